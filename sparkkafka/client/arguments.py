@@ -21,16 +21,21 @@ from sparkkafka.errors import OptionError
 T = TypeVar("T")
 
 OTHER_METHODS: Mapping[str, str] = {
+    "alter_configs": "incremental_alter_configs({resource: {name: value}})",
     "commit_async": "commit(asynchronous=True)",
     "consume": "poll returns up to max.poll.records records",
+    "consumer_group_metadata": "group_metadata()",
     "get_watermark_offsets": "offsets_for(topic), beginning_offsets and end_offsets have them",
     "getmany": "poll returns up to max.poll.records records",
     "getone": "iterate over the consumer, or call poll",
+    "partitions_for_topic": "partitions_for(topic)",
     "poll": "not needed: a thread sends, and calls callbacks",
     "produce": "send(topic, value, key) queues a record",
     "send_and_wait": "await send(topic, value, key)",
     "start": "it is ready once it is made; use it under `with` or `async with`",
     "stop": "close()",
+    "store_offsets": "commit({partition: offset}, asynchronous=True)",
+    "topics": "list_topics()",
     "transaction": "begin_transaction() and commit_transaction()",
 }
 """What to call in place of methods of confluent-kafka, kafka-python and aiokafka."""
