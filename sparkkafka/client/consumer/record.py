@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, HEADERS_TYPE, DecodedRecords
-from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
+from sparkkafka.protocol.records.arrow import from_numpy, or_zero, repeat_text
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -38,7 +38,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
 
-_HEADERS_AT_ONCE = 1 << 16  # the number of headers that are converted to Python lists together
+_HEADERS_AT_ONCE = 1 << 12  # the number of headers that are converted together, in about 1 ms
 _MAX_MS = (2**63 - 1) // 1000  # the latest time in microseconds
 
 Header = tuple[str, bytes | None]
@@ -121,7 +121,8 @@ class RecordBlock:
         large = columns.large
         self._keys = _bytes_of(columns.keys) if large is None else _Constant(large.key)
         self._values = _bytes_of(columns.values) if large is None else _Constant(large.value)
-        self._headers = _headers_of(columns.headers)
+        # Not converted yet: it takes longer than all else, and would hold an event loop.
+        self._headers = columns.headers
         self._columns = None
 
     def __len__(self) -> int:
@@ -140,7 +141,7 @@ class RecordBlock:
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Iterate over the rows from `start` to `stop`, at least one."""
         self._convert()
-        columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
+        columns = (self._times_ms, self._types, self._keys, self._values)
         values = (
             column[start:stop] if isinstance(column, list) else repeat(column.value)
             for column in columns
@@ -150,6 +151,7 @@ class RecordBlock:
             repeat(self.tp.partition),
             self._offsets[start:stop],
             *values,
+            _headers_of(self._headers, start, stop),
             self._offsets[start + 1 : stop + 1],
             strict=False,
         )
@@ -200,22 +202,23 @@ def _bytes_of(column: pa.Array | None) -> _Column:
     return found
 
 
-def _headers_of(column: pa.Array | None) -> _Column:
-    """Return a column with a tuple of (name, value) pairs for each row."""
+def _headers_of(column: pa.Array | None, start: int, stop: int) -> Iterator[tuple[Header, ...]]:
+    """Iterate over the headers of the rows from `start` to `stop`: (name, value) pairs."""
     if column is None or column.null_count == len(column):
-        return _Constant(())
-    # All headers of all rows together: a dict for each would take ten times as long.
-    values = column.flatten()
+        return repeat(())
+    rows = column.slice(start, stop - start)
+    # All headers of many rows together: a dict for each would take ten times as long.
+    values = rows.flatten()
     pairs = chain.from_iterable(
         zip(headers.field(0).to_pylist(), headers.field(1).to_pylist(), strict=True)
         for headers in (
-            values.slice(start, _HEADERS_AT_ONCE)
-            for start in range(0, len(values), _HEADERS_AT_ONCE)
+            values.slice(first, _HEADERS_AT_ONCE)
+            for first in range(0, len(values), _HEADERS_AT_ONCE)
         )
     )
     # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)
-    lengths = pc.list_value_length(column).to_pylist()
-    return [tuple(islice(pairs, length or 0)) for length in lengths]
+    lengths = or_zero(pc.list_value_length(rows)).tolist()
+    return map(tuple, map(islice, repeat(pairs), lengths))
 
 
 class TakenRows(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 
 from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.offsets import OffsetSpec
+from sparkkafka.client.consumer import record
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Record, Records
 from sparkkafka.client.consumer.subscription_state import PartitionState
@@ -110,7 +111,8 @@ def test_records_are_a_sequence_by_partition_too(fake_cluster):
     assert not Records()
 
 
-def test_keys_headers_nulls_and_times(fake_cluster):
+def test_keys_headers_nulls_and_times(fake_cluster, monkeypatch):
+    monkeypatch.setattr(record, "_HEADERS_AT_ONCE", 2)  # fewer than the first record has
     fake_cluster.create_topic("t")
     rows = [
         reference.Record(0, 5, b"k", None, (("a", b"1"), ("a", None), ("", b""))),
