@@ -804,6 +804,12 @@ def shortened(text: str) -> str:
     return f"{text[:200]!r}… ({len(text)} characters)"
 
 
+def printable(text: str, other: str = " ") -> str:
+    """Return a text from outside with `other` in place of each character that is not printable,
+    such as those that move a terminal's cursor."""
+    return "".join(char if char.isprintable() else other for char in text)
+
+
 def counted(count: int, what: str) -> str:
     """Return a count with its noun `what`: "1 record", "1,234 records"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, parse_group_options
-from sparkkafka.errors import BrokerError, ErrorCode, OptionError, needs_extra
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError, needs_extra, printable
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.registration import needs_pyspark
 
@@ -118,7 +118,7 @@ def new_axes(ax: Any, count: int, what: str) -> list[Axes]:
 
 def shorten(name: str, max_length: int = 32) -> str:
     """Shorten a name for a plot, and escape "$", which begins a formula in matplotlib."""
-    name = "".join(character if character.isprintable() else "�" for character in name)
+    name = printable(name, "�")
     if len(name) > max_length:
         name = f"{name[: max_length - 8]}…{name[-7:]}"
     return name.replace("$", r"\$")

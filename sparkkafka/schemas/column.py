@@ -400,24 +400,16 @@ class ColumnDecoder:
                         f"it is a message {name} ({writer}), not {target}, which "
                         f"{plan.column}SchemaMessage chooses"
                     )
-                # It is decoded by the reader's schema, if the fields of both have the same wire
-                # types.
-                return decoder_of(
-                    plan.format,
-                    schema,
-                    plan.decoder_schema,
-                    plan.target,
-                    writer.message,
-                    plan.rest,
-                    plan.envelope,
-                )
+            # Protobuf is decoded by the reader's schema, if the fields of both have the same wire
+            # types.
             return decoder_of(
                 plan.format,
                 schema,
-                plan.reader,
+                plan.decoder_schema,
                 plan.target,
-                rest=plan.rest,
-                envelope=plan.envelope,
+                writer.message,
+                plan.rest,
+                plan.envelope,
             )
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sparkkafka.errors import printable, some
+
 WRITE_MODES: Final = frozenset({"WRITE", "WRITEREAD"})
 READ_MODES: Final = frozenset({"READ", "WRITEREAD"})
 MIGRATION_MODES: Final = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
@@ -89,9 +91,4 @@ class DataContract:
 
 def name_some(names: Collection[object]) -> str:
     """Return the first ten names as printable text, and how many more there are."""
-    shown = [
-        "".join(char if char.isprintable() else " " for char in str(name)[:200])
-        for name in list(dict.fromkeys(names))[:10]
-    ]
-    more = len(set(names)) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return some((printable(str(name)[:200]) for name in dict.fromkeys(names)), 10)

@@ -61,6 +61,7 @@ from sparkkafka.config.kinds import (
     SINGLE_OBJECT,
 )
 from sparkkafka.config.parsed_options import warn
+from sparkkafka.errors import printable
 from sparkkafka.protocol.columns.columns import append_headers, gather
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import (
@@ -908,5 +909,4 @@ def _id_text(value: bytes) -> str:
 
 def _printable(value: bytes) -> str:
     """Return the beginning of a text, for messages."""
-    text = value[:64].decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "�" for char in text)
+    return printable(value[:64].decode("utf-8", "replace"), "�")

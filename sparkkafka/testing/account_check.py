@@ -40,6 +40,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnsupportedVersionError,
     counted,
+    printable,
     some,
 )
 from sparkkafka.protocol.messages import REQUESTS
@@ -104,7 +105,7 @@ class AccountCheck:
     def report(self, mark: str, step: str, text: object, seconds: float = 0.0) -> None:
         self.marks.append(mark)
         # Texts of a broker may move the cursor of a terminal.
-        line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+        line = " ".join(printable(str(text)).split())
         sys.stdout.write(f"{mark}  {seconds * 1000:6.0f} ms  {step}: {line}\n")
         sys.stdout.flush()
 

@@ -37,7 +37,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from sparkkafka import errors
 from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
@@ -46,10 +45,14 @@ from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import KerberosSettings, SaslChoice, TlsSettings
 from sparkkafka.errors import (
     AuthenticationError,
+    BrokerError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaTimeoutError,
     OptionError,
+    UnsupportedVersionError,
     needs_extra,
+    printable,
 )
 from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
@@ -112,7 +115,7 @@ def scram_conversation(
     server_final = yield SecretBytes(f"{client_final},p={proof.reveal().decode()}".encode())
     attributes = _parse_attributes(mechanism, server_final)
     if "e" in attributes:
-        reason = printable(attributes["e"], 200)
+        reason = printable(attributes["e"][:200])
         raise AuthenticationError(f"{mechanism}: the server refuses: {reason}")
     if not hmac.compare_digest(
         _decode_base64(mechanism, attributes.get("v", "")), expected.reveal()
@@ -172,11 +175,6 @@ def oauthbearer_conversation(
         raise AuthenticationError(f"OAUTHBEARER: the server refuses the token: {reason}")
 
 
-def printable(text: str, max_chars: int = 300) -> str:
-    """Return the start of a server's text, without control characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:max_chars])
-
-
 def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
     """Raise AuthenticationError if the text cannot be encoded as UTF-8: an environment variable may
     contain lone surrogates."""
@@ -202,7 +200,7 @@ def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
             raise AuthenticationError(f"{mechanism}: the server's message is not one of SCRAM")
         attributes.setdefault(name, value)
     if "m" in attributes:
-        extension = printable(attributes["m"], 100)
+        extension = printable(attributes["m"][:100])
         raise AuthenticationError(f"{mechanism}: the server requires an extension: {extension}")
     return attributes
 
@@ -224,7 +222,7 @@ def _checked_iterations(mechanism: str, text: str) -> int:
     iterations = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise AuthenticationError(
-            f"{mechanism}: the server requires {printable(text, 20)} iterations; allowed are "
+            f"{mechanism}: the server requires {printable(text[:20])} iterations; allowed are "
             f"{MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     return iterations
@@ -350,7 +348,7 @@ def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
 def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exception:
     """Return the KafkaError for an error of the Kerberos library: KafkaConnectionError if no KDC
     answers, else AuthenticationError."""
-    reason = printable(" ".join(str(error).split()), 500)
+    reason = printable(" ".join(str(error).split())[:500])
     who = f" of {settings.principal}" if settings.principal else ""
     source = f"the keytab {settings.keytab}" if settings.keytab else "the ticket cache (kinit)"
     text = f"GSSAPI: the ticket{who}, from {source}, for {settings.service_name}/{host}: {reason}"
@@ -468,7 +466,7 @@ class SaslSettings:
             return oauthbearer_conversation(self.token(deadline), self.extensions)
         if self.begin_kerberos is not None:
             return self.begin_kerberos(deadline)
-        raise errors.AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
+        raise AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
 
     @property
     def text(self) -> str:
@@ -491,34 +489,32 @@ def authenticate(
         response = connection.call(
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=1
         )
-        if response.error_code == errors.ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = printable(", ".join(response.mechanisms)) or "none"
-            raise errors.AuthenticationError(
+        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = printable(", ".join(response.mechanisms)[:300]) or "none"
+            raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare {prefix}sasl.mechanism with the broker's "
                 "sasl.enabled.mechanisms"
             )
-        if response.error_code == errors.ErrorCode.ILLEGAL_SASL_STATE:
-            raise errors.AuthenticationError(
+        if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AuthenticationError(
                 f"{connection}: this listener does not use SASL: compare {prefix}security.protocol "
                 "with the listener's (SSL or PLAINTEXT)"
             )
         if response.error_code:
-            raise errors.BrokerError(
-                response.error_code, f"SaslHandshake @ {connection}", prefix=prefix
-            )
+            raise BrokerError(response.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
         # The broker's session begins before its response is here.
         begin_s = time.monotonic()
         lifetime_ms = _exchange_messages(connection, settings, deadline)
-    except errors.AuthenticationError:
+    except AuthenticationError:
         settings.forget_token()
         raise
-    except errors.UnsupportedVersionError as error:
-        raise errors.AuthenticationError(
+    except UnsupportedVersionError as error:
+        raise AuthenticationError(
             f"{connection}: this listener does not support SASL ({error})"
         ) from error
-    except errors.KafkaConnectionError as error:
-        raise errors.KafkaConnectionError(
+    except KafkaConnectionError as error:
+        raise KafkaConnectionError(
             f"{error}, during authentication with {settings.text}: some brokers also close the "
             "connection for wrong credentials, without a reason"
         ) from error
@@ -539,7 +535,7 @@ def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
     for part in re.split("[\0\1]|auth=Bearer ", sent.reveal().decode(errors="replace")):
         if len(part) >= 4 and part != username:  # shorter text may be there by chance
             broker_message = broker_message.replace(part, "[hidden]")
-    return printable(broker_message) or "the broker does not say why"
+    return printable(broker_message[:300]) or "the broker does not say why"
 
 
 def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
@@ -552,11 +548,9 @@ def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Dea
         response = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
         if response.error_code:
             reason = _redact(response.error_message or "", message, settings.username)
-            if response.error_code != errors.ErrorCode.SASL_AUTHENTICATION_FAILED:
-                raise errors.BrokerError(
-                    response.error_code, f"SaslAuthenticate @ {connection}", reason
-                )
-            raise errors.AuthenticationError(
+            if response.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
+                raise BrokerError(response.error_code, f"SaslAuthenticate @ {connection}", reason)
+            raise AuthenticationError(
                 f"{connection}: authentication with {settings.text} failed: {reason}"
             )
         lifetime_ms = response.session_lifetime_ms
@@ -564,8 +558,8 @@ def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Dea
             message = conversation.send(bytes(response.auth_bytes))
         except StopIteration:
             return int(lifetime_ms)
-        except errors.AuthenticationError as error:
-            raise errors.AuthenticationError(f"{connection}: {error}") from error
-    raise errors.AuthenticationError(
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{connection}: {error}") from error
+    raise AuthenticationError(
         f"{connection}: authentication with {settings.text} did not end after {MAX_ROUNDS} rounds"
     )

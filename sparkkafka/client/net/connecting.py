@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from sparkkafka import errors
-from sparkkafka.client.auth.sasl import printable
 from sparkkafka.client.auth.tls import (
     NAME_MISMATCHES,
     alert_hint,
@@ -500,7 +499,7 @@ def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> s
             protocol = "SASL_SSL" if uses_tls else "SASL_PLAINTEXT"
             return (
                 f"this listener requires SASL: set {prefix}security.protocol to {protocol} and "
-                f"{prefix}sasl.mechanism to one of {printable(', '.join(mechanisms))}"
+                f"{prefix}sasl.mechanism to one of {errors.printable(', '.join(mechanisms)[:300])}"
             )
     return ""
 

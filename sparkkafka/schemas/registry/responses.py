@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistrySettings
-from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.errors import RegistryError, SchemaError, printable
 from sparkkafka.schemas.data_contract import (
     MIGRATION_MODES,
     READ_MODES,
@@ -64,8 +64,7 @@ class Redactor:
         # Secrets first: one that is cut, or whose spaces have changed, would not be found.
         for secret in (*_encodings(list(self._credentials)), *self._secrets):
             text = text.replace(secret.reveal(), "***")
-        chars = (char if char.isprintable() else " " for char in text[: 4 * max_chars])
-        text = " ".join("".join(chars).split())
+        text = " ".join(printable(text[: 4 * max_chars]).split())
         return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
     def list_names(self, names: list[str]) -> str:

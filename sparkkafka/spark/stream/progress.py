@@ -27,7 +27,7 @@ from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.source import offsets_of_tree
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import KafkaError, OptionError, printable
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.delegation_tokens import with_token
 
@@ -390,7 +390,7 @@ class _TerminalLine:
     def show(self, status: _StatusLine, *, last: bool = False) -> None:
         """Write the line over the one before; the last line ends with a newline."""
         width = shutil.get_terminal_size().columns - 1
-        line = "".join(char if char.isprintable() else "?" for char in status.text())
+        line = printable(status.text(), "?")
         line = line if len(line) <= width else f"{line[: max(0, width - 3)]}..."
         sys.stdout.write(f"\r{line}\x1b[K" + "\n" * last)
         sys.stdout.flush()
