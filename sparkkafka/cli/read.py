@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from io import UnsupportedOperation
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -297,7 +299,7 @@ def read_topic(
             json_columns = decoding.json_columns if decoding else frozenset()
             text = output.formatter(reader.leaders, json_columns)
             write = StdoutSink(text, sys.stdout.buffer).write
-        batches: Any = reader.batches()
+        batches: Any = reader.batches() if output.file else reader.batches(_check_pipe)
         if decoding is not None:
             batches = chain.from_iterable(map(decoding.decode, batches))
         records = 0
@@ -337,6 +339,16 @@ class StdoutSink:
         for text in self._format.texts(batch):
             self._out.write(_escape_controls(text) if self._is_terminal else text)
         self._out.flush()
+
+
+def _check_pipe() -> None:
+    """Raise BrokenPipeError if stdout is a pipe whose reader has ended, as in `read orders | head`:
+    a write would notice it only at the next record."""
+    with suppress(UnsupportedOperation):  # stdout has no file descriptor
+        poll = select.poll()
+        poll.register(sys.stdout, 0)  # no event but errors
+        if poll.poll(0):
+            raise BrokenPipeError
 
 
 def _escape_controls(text: text_formats.Text) -> bytes:
@@ -627,15 +639,19 @@ class TopicReader:
         self.ends = {}
         return starts
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, on_idle: Callable[[], object] = lambda: None) -> Iterator[pa.RecordBatch]:
         """Yield batches of RECORD_SCHEMA, each of one partition and never empty. Call
-        `look_up_bounds` before this."""
+        `look_up_bounds` before this. `on_idle` is called after each wait without records."""
         seconds = self._plan.seconds
         stop_s = None if seconds is None else time.monotonic() + seconds
-        return self._batches(self._plan.filter, self._plan.count, stop_s)
+        return self._batches(self._plan.filter, self._plan.count, stop_s, on_idle)
 
     def _batches(
-        self, filter: Filter, remaining: int | None, stop_s: float | None
+        self,
+        filter: Filter,
+        remaining: int | None,
+        stop_s: float | None,
+        on_idle: Callable[[], object] = lambda: None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches from `positions` to `ends`, with at most `remaining` records (None: all),
         until `stop_s` on the monotonic clock."""
@@ -662,6 +678,8 @@ class TopicReader:
                 continue
             if table.num_rows:
                 progress_deadline = Deadline(self._timeout_s * 1000)
+            else:
+                on_idle()
             for batch in table.to_batches():
                 batch = self._advance(batch)
                 if filter and batch.num_rows:

@@ -246,10 +246,11 @@ def test_a_full_disk_is_one_line(fake_cluster, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_closed_pipe_ends_a_read_quietly(fake_cluster):
+@pytest.mark.parametrize("count", [1, 2000])  # 2 MB do not fit into a pipe
+def test_a_closed_pipe_ends_a_read_quietly(fake_cluster, count):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
-        producer.send_many("t", [b"x" * 1000] * 2000)
+        producer.send_many("t", [b"x" * 1000] * count)
     command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
     with subprocess.Popen(
         [*command, "read", "t"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
