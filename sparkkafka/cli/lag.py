@@ -1,4 +1,4 @@
-"""`lag`: how far a group or a streaming query is behind, once or redrawn until Ctrl-C."""
+"""`lag`: how far a group or a streaming query is behind, once or redrawn until q."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from sparkkafka.errors import (
 )
 
 app = typer.Typer(rich_markup_mode=None)
-pause = time.sleep  # tests replace it
 
 COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
 BAR_CELLS: Final = 30
@@ -44,7 +43,7 @@ CommittedOf = Callable[[BoundedAdmin], Mapping[TopicPartition, int | None]]
 class LagOptions:
     """The options of `lag` and of `checkpoint lag`."""
 
-    watch: Annotated[bool, Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
+    watch: Annotated[bool, Option("--watch", "-w", help="Redraw until q or Ctrl-C.")] = False
     interval: Annotated[
         float | None,
         Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2."),
@@ -163,7 +162,7 @@ def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions)
 
 
 def show_lag(session: Session, title: str, committed_of: CommittedOf, options: LagOptions) -> None:
-    """Print the lags, or redraw them until Ctrl-C. Raises OptionError, KafkaError."""
+    """Print the lags, or redraw them until q. Raises OptionError, KafkaError."""
     if options.interval is not None and not options.watch:
         raise OptionError("--interval is for --watch: give that too")
     interval_s = 2.0 if options.interval is None else options.interval
@@ -178,7 +177,7 @@ def show_lag(session: Session, title: str, committed_of: CommittedOf, options: L
         elif options.as_json:
             _print_json_lines(title, reader, rows, interval_s)
         else:
-            _redraw(title, reader, rows, interval_s)
+            tables.redraw(rows, reader.read, partial(picture, title), interval_s)
 
 
 def committed_of_group(admin: BoundedAdmin, group: str) -> dict[TopicPartition, int | None]:
@@ -319,32 +318,8 @@ def _print_json_lines(
         json.dump(document_of(title, rows), sys.stdout)
         sys.stdout.write("\n")
         sys.stdout.flush()
-        pause(interval_s)
+        tables.pause(interval_s)
         rows = reader.read()
-
-
-def _redraw(title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float) -> None:
-    """Draw on the terminal's alternate screen, which has no remains of earlier drawings when the
-    window changes its size. The last drawing stays on the normal screen.
-
-    The error of a failed lookup is shown below the last good one: the cluster may be restarting.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    failure = ""
-    try:
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                live.update(picture(title, rows, failure, console), refresh=True)
-                pause(interval_s)
-                try:
-                    rows, failure = reader.read(), ""
-                except KafkaError as error:
-                    failure = str(error)
-    finally:
-        console.print(picture(title, rows, failure, console))
 
 
 def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) -> Any:
@@ -357,7 +332,7 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
     footer = [Text(f"{tables.printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
     if failure:
         footer.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="red"))
-    footer.append(Text("Ctrl-C ends it", style="dim"))
+    footer.append(Text("q ends", style="dim"))
     # Two lines are for the headings and the count of rows that are left out.
     lines_below = sum(len(text.wrap(console, console.width)) for text in footer)
     max_rows = max(console.height - 2 - lines_below, 1)

@@ -1,4 +1,4 @@
-"""The output of verbs: aligned tables for people, JSON for programs.
+"""The output of verbs: aligned tables and redrawn screens for people, JSON for programs.
 
 Text from a cluster may contain any characters. Control characters are shown as escapes, so that a
 terminal does not execute them.
@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from sparkkafka.errors import KafkaError
+
+T = TypeVar("T")
+pause = time.sleep  # tests replace it
 
 PROGRAM: Final = "sparkkafka"
 COLUMN_GAP: Final = "  "
@@ -189,3 +196,72 @@ def duration_text(seconds: float | None) -> str | None:
     if days:
         return f"{days}d{hours}h"
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds_left:02}s"
+
+
+# --- screens that are redrawn -----------------------------------------------------------------
+
+
+def redraw(
+    shown: T,
+    look_up: Callable[[], T],
+    picture: Callable[[T, str, Any], Any],
+    interval_s: float,
+    press: Callable[[str], bool] = lambda key: key != "q",
+) -> None:
+    """Draw on the terminal's alternate screen, which has no remains of earlier drawings when the
+    window changes its size, until `press` returns False for a key, or Ctrl-C. The last drawing
+    stays on the normal screen.
+
+    `picture` draws what was looked up last, first `shown`, and the error of a lookup that failed
+    since (the cluster may be restarting), for a rich Console.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    failure = ""
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_keys:
+            next_s = time.monotonic() + interval_s
+            while True:
+                live.update(picture(shown, failure, console), refresh=True)
+                keys = read_keys(next_s - time.monotonic())
+                if keys is not None:
+                    if not all(map(press, keys)):
+                        return
+                    continue
+                next_s = time.monotonic() + interval_s
+                try:
+                    shown, failure = look_up(), ""
+                except KafkaError as error:
+                    failure = str(error)
+    finally:
+        console.print(picture(shown, failure, console))
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str | None]]:
+    """Yield a function that waits at most some seconds for keys, and returns them; None if no key
+    was pressed. If stdin is no terminal, it only waits."""
+    if not sys.stdin.isatty():
+        yield lambda seconds: pause(max(0.0, seconds))
+        return
+    import os
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def read_keys(seconds: float) -> str | None:
+        if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
+            return None
+        read = os.read(descriptor, 64).decode("utf-8", "replace")
+        # An arrow key is ESC and other characters. No such key has a meaning here.
+        return "" if len(read) > 1 and read[0] == "\x1b" else read
+
+    tty.setcbreak(descriptor)  # Ctrl-C still interrupts
+    try:
+        yield read_keys
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -25,10 +24,9 @@ from sparkkafka.cli.snapshots import (
     TopicRow,
     document_of,
 )
-from sparkkafka.errors import KafkaError, OptionError, counted
+from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
-pause = time.sleep  # tests replace it
 
 Sort = Literal["rate", "size", "name"]
 SORTS: Final[tuple[Sort, ...]] = ("rate", "size", "name")
@@ -107,14 +105,15 @@ def top(
     with Collector(session_of(context).admin()) as collector:
         snapshot = collector.collect()
         if is_single:
-            pause(interval_s)
+            tables.pause(interval_s)
             snapshot = collector.collect()
         if as_json:
             tables.print_json(document_of(snapshot))
         elif once:
             print_snapshot(snapshot, view, rows)
         else:
-            _redraw(collector, snapshot, view, interval_s)
+            draw, on_key = partial(picture, view), partial(press, view)
+            tables.redraw(snapshot, collector.collect, draw, interval_s, on_key)
 
 
 def seconds_of_every(text: str) -> float:
@@ -206,34 +205,7 @@ def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
 # --- repeatedly -------------------------------------------------------------------------------
 
 
-def _redraw(collector: Collector, snapshot: Snapshot, view: View, interval_s: float) -> None:
-    """Draw on the terminal's alternate screen until q or Ctrl-C; the last drawing stays on the
-    normal screen. If a lookup fails, the last good snapshot stays, with the error."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    failure = ""
-    try:
-        with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_keys:
-            next_s = time.monotonic() + interval_s
-            while True:
-                live.update(picture(snapshot, view, failure, console), refresh=True)
-                keys = read_keys(next_s - time.monotonic())
-                if keys is not None:
-                    if not all(press(key, view) for key in keys):
-                        return
-                    continue
-                next_s = time.monotonic() + interval_s
-                try:
-                    snapshot, failure = collector.collect(), ""
-                except KafkaError as error:
-                    failure = str(error)
-    finally:
-        console.print(picture(snapshot, view, failure, console))
-
-
-def press(key: str, view: View) -> bool:
+def press(view: View, key: str) -> bool:
     """Handle a key. Return False for the one that ends the command."""
     if view.is_typing:
         if key in "\r\n\x1b":
@@ -250,35 +222,7 @@ def press(key: str, view: View) -> bool:
     return view.is_typing or key != "q"
 
 
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str | None]]:
-    """Yield a function that waits at most some seconds for keys, and returns them; None if no key
-    was pressed. If stdin is no terminal, it only waits."""
-    if not sys.stdin.isatty():
-        yield lambda seconds: pause(max(0.0, seconds))
-        return
-    import os
-    import termios
-    import tty
-
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-
-    def read_keys(seconds: float) -> str | None:
-        if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
-            return None
-        read = os.read(descriptor, 64).decode("utf-8", "replace")
-        # An arrow key is ESC and other characters. No such key has a meaning here.
-        return "" if len(read) > 1 and read[0] == "\x1b" else read
-
-    tty.setcbreak(descriptor)  # Ctrl-C still interrupts
-    try:
-        yield read_keys
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
+def picture(view: View, snapshot: Snapshot, failure: str, console: Any) -> Any:
     """Return a screen of the terminal's size: the headlines, the problems, brokers, and as many
     topics and groups as fit. `failure` is the error of the last lookup."""
     from rich.console import Group

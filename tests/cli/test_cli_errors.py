@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli import app, lag
+from sparkkafka.cli import app, lag, tables
 from sparkkafka.cli.app import main
 from sparkkafka.cli.commands import VERBS
 from sparkkafka.cli.input import NumberedRows
@@ -368,7 +368,7 @@ def test_watch_prints_a_line_of_json_for_each_lookup(behind, monkeypatch, capsys
         if next(steps, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lag, "pause", sleep)
+    monkeypatch.setattr(tables, "pause", sleep)
     given = ["-b", behind.bootstrap_servers, "lag", "g", "--watch", "--json", "--interval", "0.5"]
     assert main(given) == 130
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -385,14 +385,14 @@ def test_watch_redraws_a_terminal_and_shows_a_failed_lookup(behind, monkeypatch,
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr(lag, "pause", sleep)
+    monkeypatch.setattr(tables, "pause", sleep)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert main(["-b", behind.bootstrap_servers, "lag", "g", "--watch", "--no-ages"]) == 130
     out = capsys.readouterr().out
     assert "█" * lag.BAR_CELLS in out
     assert "group g: 1 behind in 1 partition" in out
     assert "the last lookup failed: error 30 GROUP_AUTHORIZATION_FAILED" in out
-    assert "Ctrl-C ends it" in out
+    assert "q ends" in out
 
 
 @pytest.mark.parametrize(

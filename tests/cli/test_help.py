@@ -53,7 +53,7 @@ def cluster(tmp_path, monkeypatch) -> Iterator[FakeCluster]:
     with FakeCluster(2) as fake, FakeCluster() as other:
         other.create_topic("orders", partitions=2)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sparkkafka.cli.top.pause", lambda _: None)
+        monkeypatch.setattr("sparkkafka.cli.tables.pause", lambda _: None)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         (tmp_path / "sparkkafka").mkdir()
         setting = f'bootstrap.servers = "{fake.bootstrap_servers}"\n'

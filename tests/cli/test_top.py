@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from sparkkafka.cli import top
+from sparkkafka.cli import tables, top
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.snapshots import HISTORY_S, MAX_POINTS, Collector, History, Snapshot
 from sparkkafka.client import Admin, TopicPartition
@@ -240,7 +240,7 @@ def test_a_new_topic_has_no_earlier_points():
 def test_once_prints_one_screen(fake, admin, command, monkeypatch):
     produce(fake, "orders", {0: 10})
     commit(admin, "billing", {0: 4})
-    monkeypatch.setattr(top, "pause", lambda seconds: produce(fake, "orders", {0: 40}))
+    monkeypatch.setattr(tables, "pause", lambda seconds: produce(fake, "orders", {0: 40}))
     run = command("top", "--once")
     lines = run.out.splitlines()
     assert lines[0] == f"cluster {fake.cluster_id}: 3 brokers, 2 topics with 6 partitions"
@@ -255,14 +255,14 @@ def test_once_prints_one_screen(fake, admin, command, monkeypatch):
 
 @pytest.mark.parametrize("argument", ["--rows=1", "--filter=ORD"])
 def test_once_limits_and_filters_topics(fake, command, monkeypatch, argument):
-    monkeypatch.setattr(top, "pause", lambda seconds: None)
+    monkeypatch.setattr(tables, "pause", lambda seconds: None)
     out = command("top", "--once", "--sort", "name", argument).out
     assert ("orders" in out, "empty" in out) == ("ORD" in argument, "ORD" not in argument)
     assert ("and 1 topic more" in out) == (argument == "--rows=1")
 
 
 def test_json_is_one_document(fake, admin, command, monkeypatch):
-    monkeypatch.setattr(top, "pause", lambda seconds: None)
+    monkeypatch.setattr(tables, "pause", lambda seconds: None)
     commit(admin, "billing", {0: 0})
     document = command("top", "--json").json
     assert document["totals"]["partitions"] == 6
@@ -296,7 +296,7 @@ def test_a_screen_fits_the_terminal(fake, admin, collector, width, height):
     snapshot = collector.collect()
     text = io.StringIO()
     console = Console(file=text, width=width, height=height, highlight=False)
-    console.print(top.picture(snapshot, top.View(), "broker 1 is slow", console))
+    console.print(top.picture(top.View(), snapshot, "broker 1 is slow", console))
     lines = text.getvalue().removesuffix("\n").split("\n")
     assert len(lines) == height
     assert max(map(len, lines)) <= width
@@ -308,17 +308,17 @@ def test_a_screen_fits_the_terminal(fake, admin, collector, width, height):
 
 def test_keys_sort_filter_and_end():
     view = top.View()
-    assert top.press("s", view)
+    assert top.press(view, "s")
     assert view.sort == "size"
     for key in ("/", "q", "x", "\x7f"):
-        assert top.press(key, view)  # q is a letter of the filter
+        assert top.press(view, key)  # q is a letter of the filter
     assert (view.filter, view.is_typing) == ("q", True)
-    assert top.press("\n", view)
+    assert top.press(view, "\n")
     assert (view.filter, view.is_typing) == ("q", False)
-    assert top.press("/", view)
-    assert top.press("\x1b", view)
+    assert top.press(view, "/")
+    assert top.press(view, "\x1b")
     assert view.filter == ""
-    assert not top.press("q", view)
+    assert not top.press(view, "q")
 
 
 @pytest.mark.parametrize(

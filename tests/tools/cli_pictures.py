@@ -26,7 +26,7 @@ from tests.tools.writing import write_in_background
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = {
-    "cli-lag": ("lag billing --watch", "Ctrl-C ends it"),
+    "cli-lag": ("lag billing --watch", "q ends"),
     "cli-check": ("check --read orders --group billing --trigger 2h", "group billing ACLs"),
 }
 """By the file's name: the command, and a text that is on the screen once the command is done."""
