@@ -14,7 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.client.values import (
+    OffsetAndMetadata,
+    TopicPartition,
+    checked_topic,
+    offset_number,
+)
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.errors import OptionError
 
@@ -211,13 +216,31 @@ def checked_partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
     return [checked_partition(partition, "partitions") for partition in partitions]
 
 
-def offset_to_commit(
+def checked_by_partition(
+    value: Mapping[TopicPartition, T], what: str, example: str
+) -> dict[TopicPartition, T]:
+    """Return a dict by partition. Raises OptionError for anything else; `example` is a value of
+    it."""
+    mapping = checked_mapping(value, what, f'TopicPartition("orders", 0): {example}')
+    return {checked_partition(key, what): item for key, item in mapping.items()}
+
+
+def offsets_to_commit(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata], what: str = "offsets"
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets to commit by partition, also for whole numbers. Raises OptionError."""
+    by_partition = checked_by_partition(offsets, what, "100")
+    return {tp: _offset_to_commit(tp, value, what) for tp, value in by_partition.items()}
+
+
+def _offset_to_commit(
     tp: TopicPartition, value: int | OffsetAndMetadata, what: str
 ) -> OffsetAndMetadata:
     """Return an offset to commit, also for a whole number (int or float).
 
     Raises OptionError, also for a negative offset: only `seek` accepts -1 and -2.
     """
+    checked_topic(tp.topic)
     to_commit = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     offset = offset_number(whole_float_as_int(to_commit.offset))
     if offset is None:

@@ -19,15 +19,14 @@ from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.arguments import (
+    checked_by_partition,
     checked_choice,
     checked_flag,
     checked_int,
-    checked_mapping,
     checked_name,
     checked_names,
-    checked_partition,
     checked_partitions,
-    offset_to_commit,
+    offsets_to_commit,
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
@@ -761,12 +760,7 @@ class GroupAdmin(AdminCalls):
         not exist, it is created. Errors of items: UNKNOWN_MEMBER_ID if it has members,
         UnknownTopicError, and so on. Raises OptionError for a negative offset."""
         checked_name(group_id, "group_id")
-        chosen = {}
-        for key, offset in checked_mapping(
-            offsets, "offsets", 'TopicPartition("orders", 0): 100'
-        ).items():
-            tp = checked_partition(key, "offsets")
-            chosen[tp] = offset_to_commit(tp, offset, "offsets")
+        chosen = offsets_to_commit(offsets)
         handler = CommitOffsets(group_id, chosen)
         what = f"setting the offsets of group {group_id!r}"
         return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
@@ -865,12 +859,10 @@ class GroupAdmin(AdminCalls):
         Errors of items: NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative
         offset."""
         checked_name(group_id, "group_id")
-        items = {}
-        for key, offset in checked_mapping(
-            offsets, "offsets", 'TopicPartition("orders", 0): 100'
-        ).items():
-            tp = checked_partition(key, "offsets")
-            items[tp] = checked_int(offset, f"offsets: the offset of {tp}", 0)
+        items = {
+            tp: checked_int(offset, f"offsets: the offset of {tp}", 0)
+            for tp, offset in checked_by_partition(offsets, "offsets", "100").items()
+        }
         handler = _AlterShareOffsets(group_id, items)
         what = f"setting the offsets of share group {group_id!r}"
         return self._each(items, handler, coordinator_of(self._cluster, group_id), what, timeout_s)

@@ -721,12 +721,8 @@ class TopicAdmin(AdminCalls):
         compacted, …
         """
         items = {
-            (checked_tp := arguments.checked_partition(tp, "before")): arguments.checked_int(
-                offset, f"before of {checked_tp}: the offset"
-            )
-            for tp, offset in arguments.checked_mapping(
-                before, "before", 'TopicPartition("orders", 0): 100'
-            ).items()
+            tp: arguments.checked_int(offset, f"before of {tp}: the offset")
+            for tp, offset in arguments.checked_by_partition(before, "before", "100").items()
         }
         with self._call(timeout_s) as (cluster, deadline):
             ends = list_offsets_each(
@@ -761,17 +757,13 @@ class TopicAdmin(AdminCalls):
         Errors of items: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … Raises
         OptionError.
         """
-        items: dict[TopicPartition, list[int] | None] = {}
-        example = 'TopicPartition("orders", 0): [1, 2, 3]'
-        for key, replicas in arguments.checked_mapping(
-            reassignments, "reassignments", example
-        ).items():
-            tp = arguments.checked_partition(key, "reassignments")
-            items[tp] = (
-                None
-                if replicas is None
-                else arguments.checked_ints(replicas, f"reassignments[{tp}]")
-            )
+        what = "reassignments"
+        items = {
+            tp: None if replicas is None else arguments.checked_ints(replicas, f"{what}[{tp}]")
+            for tp, replicas in arguments.checked_by_partition(
+                reassignments, what, "[1, 2, 3]"
+            ).items()
+        }
         handler, lookup = _AlterReassignments(items), ToController(self._cluster)
         return self._each(items, handler, lookup, "moving replicas", timeout_s)
 

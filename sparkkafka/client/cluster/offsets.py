@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.arguments import checked_int, checked_mapping, checked_partition
+from sparkkafka.client.arguments import checked_by_partition, checked_int
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -256,11 +256,7 @@ def list_offsets_each(
             f"isolation_level must be one of {', '.join(constants.ISOLATION_LEVELS)}, got "
             f"{isolation_level!r}"
         )
-    example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
-    checked = {
-        checked_partition(tp, "specs"): spec
-        for tp, spec in checked_mapping(specs, "specs", example).items()
-    }
+    checked = checked_by_partition(specs, "specs", "OffsetSpec.latest()")
     queries = [_OffsetQuery(tp, checked_timestamp(tp, spec)) for tp, spec in checked.items()]
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda query: query.tp)

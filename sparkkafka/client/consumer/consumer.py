@@ -612,15 +612,11 @@ class Consumer(arguments.ClientBase):
                 "callback needs asynchronous=True: without it commit raises the error"
             )
         with self._guard:
-            chosen: dict[TopicPartition, OffsetAndMetadata] = {}
             if offsets is None:
-                chosen.update(self._subscription.positions_to_commit())
+                chosen = self._subscription.positions_to_commit()
             else:
-                example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
-                for key, offset in arguments.checked_mapping(offsets, what, example).items():
-                    tp = _partition(key, "offsets")
-                    chosen[tp] = arguments.offset_to_commit(tp, offset, "offsets")
+                chosen = arguments.offsets_to_commit(offsets, what)
             deadline = self._deadline(timeout_s)
             if asynchronous:
                 self._coordinator.commit_later(chosen, deadline, callback)
@@ -692,9 +688,8 @@ class Consumer(arguments.ClientBase):
         timestamp_ms); None if there is none."""
         with self._guard:
             lookups = {}
-            example = 'TopicPartition("orders", 0): 1700000000000'
-            for key, time_ms in arguments.checked_mapping(times_ms, "times_ms", example).items():
-                tp = _partition(key, "times_ms")
+            by_partition = arguments.checked_by_partition(times_ms, "times_ms", "1700000000000")
+            for tp, time_ms in by_partition.items():
                 what = f"times_ms: the time of {tp}, in milliseconds,"
                 time_ms = arguments.whole_float_as_int(time_ms)
                 lookups[tp] = arguments.checked_int(time_ms, what, 0)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from sparkkafka.client.arguments import checked_mapping, checked_partition, offset_to_commit
+from sparkkafka.client.arguments import offsets_to_commit
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
     ToCoordinator,
@@ -38,7 +38,7 @@ from sparkkafka.client.producer.transactions import (
     commit_offsets_in,
     end_request,
 )
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import (
     BrokerError,
@@ -232,7 +232,7 @@ class TransactionManager(SenderTransaction):
         """See `Producer.send_offsets_to_transaction`."""
         name = "send_offsets_to_transaction"
         member = _group_metadata(group)
-        stored = _offsets_to_commit(offsets, f"{name}: offsets")
+        stored = offsets_to_commit(offsets, f"{name}: offsets")
         with self._buffer.lock:
             self._require_state({State.IN_TRANSACTION}, name)
         if not stored:
@@ -537,16 +537,3 @@ def _group_metadata(group: GroupMetadata | str) -> GroupMetadata:
             f"group must be a group's name, or a consumer's group metadata, got {group!r}"
         )
     return metadata
-
-
-def _offsets_to_commit(
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata], what: str
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the argument `offsets` with an OffsetAndMetadata for each partition. Raises
-    OptionError."""
-    checked = {}
-    for key, value in checked_mapping(offsets, what, 'TopicPartition("orders", 0): 5').items():
-        tp = checked_partition(key, what)
-        checked_topic(tp.topic)
-        checked[tp] = offset_to_commit(tp, value, what)
-    return checked

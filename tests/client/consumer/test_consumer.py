@@ -736,7 +736,7 @@ T0 = TopicPartition("t", 0)
         ),
         ("commit", ({T0: None},), "cannot commit offset None of t-0"),
         ("commit", ({T0: OffsetAndMetadata(-3)},), "cannot commit offset -3 of t-0"),
-        ("commit", ({"t": 1},), "offsets: a partition is .*, got 't'"),
+        ("commit", ({"t": 1},), "offsets .*: a partition is .*, got 't'"),
         ("offsets_for_times", ({T0: 1.5},), r"times_ms: the time of t-0.* got 1\.5"),
         ("offsets_for_times", ({T0: "now"},), "times_ms: the time of t-0.* got 'now'"),
         ("offsets_for_times", ([T0],), r"times_ms is a dict such as .*, got \["),
