@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.storage import checksums
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.errors import CheckpointError, counted, some
 
 _Report = Callable[[str, str], None]
@@ -57,7 +57,7 @@ def diff(before: logs.Plan | None, after: logs.Plan | None) -> list[SourceChange
     return changes
 
 
-def partition_changes(before: logs.Offsets, after: logs.Offsets) -> tuple[PartitionChange, ...]:
+def partition_changes(before: Offsets, after: Offsets) -> tuple[PartitionChange, ...]:
     """Compare the offsets of all partitions in either, in order."""
     return tuple(
         PartitionChange(tp, before.get(tp), after.get(tp)) for tp in sorted({*before, *after})

@@ -25,15 +25,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from sparkkafka.checkpoints.storage import Storage, StorageEntry, storage_of
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
 
 OFFSETS, COMMITS, METADATA, SOURCES, STATE = "offsets", "commits", "metadata", "sources", "state"
 
 NO_OFFSET_TEXT = "-"
-
-Offsets = Mapping[TopicPartition, int]
 
 
 class SourceOffsets(NamedTuple):
@@ -106,13 +104,13 @@ class NextStart(NamedTuple):
     `kind` is one of three:
 
     - "new": no batch was planned. The query starts as its options say.
-    - "again": batch `batch_id` is planned and not finished. It runs again, to the same `end`.
-    - "on": the query plans batch `batch_id`, which begins at the end of the last one.
+    - "repeat": batch `batch_id` is planned and not finished. It runs again, to the same `end`.
+    - "next": the query plans batch `batch_id`, which begins at the end of the last one.
 
     `start` is the plan with the offsets at which the batch begins.
     """
 
-    kind: Literal["new", "again", "on"]
+    kind: Literal["new", "repeat", "next"]
     batch_id: int
     start: Plan | None
     end: Plan | None = None
@@ -224,8 +222,8 @@ class Checkpoint:
             raise CheckpointError(f"{where} is damaged: {text}")
         if self.committed and self.committed[-1] == last:
             self.commit(last)
-            return NextStart("on", last + 1, plan)
-        return NextStart("again", last, before, plan)
+            return NextStart("next", last + 1, plan)
+        return NextStart("repeat", last, before, plan)
 
     def _content(self, name: str) -> bytes:
         """Read a file. Raises CheckpointError if it is missing."""

@@ -25,7 +25,7 @@ from sparkkafka import errors
 from sparkkafka.checkpoints import against_kafka, comparison, logs
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.client.values import Offsets, TopicPartition, some_partitions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.protocol.constants import NO_OFFSET
 
@@ -101,7 +101,7 @@ class ResetPlan:
                 f"{storage.location_of(backup)}"
             ) from error
         after = current.reload().next_start()
-        if after.kind != "on" or after.batch_id != self.next_batch:
+        if after.kind != "next" or after.batch_id != self.next_batch:
             raise errors.CheckpointError(
                 f"{where} was reset, and batch {after.batch_id} was written meanwhile: the query "
                 f"is running. Stop it and check; the old files are in {storage.location_of(backup)}"
@@ -413,7 +413,7 @@ class LastBatches:
 
 def _target_offsets(
     source: logs.SourceOffsets,
-    before: logs.Offsets,
+    before: Offsets,
     to: OffsetBound,
     admin: Admin | None,
     topics: Collection[str],
@@ -446,7 +446,7 @@ def _target_offsets(
 
 def _look_up_target_offsets(
     source: logs.SourceOffsets,
-    before: logs.Offsets,
+    before: Offsets,
     to: OffsetBound,
     explicit: Mapping[TopicPartition, int],
     admin: Admin,

@@ -230,8 +230,8 @@ def _print_shown(document: Mapping[str, Any]) -> None:
         print_line(
             {
                 "new": "no batch was planned yet: the next start begins at its startingOffsets",
-                "on": f"the next start plans batch {batch}, which reads from:",
-                "again": f"batch {batch} is planned and not finished: the next start runs it "
+                "next": f"the next start plans batch {batch}, which reads from:",
+                "repeat": f"batch {batch} is planned and not finished: the next start runs it "
                 f"again{origin}",
             }[start["kind"]]
         )

@@ -36,14 +36,14 @@ def test_batches_sources_and_what_comes_next(tmp_path: Path) -> None:
     assert (plan.version, plan.planned_ms, plan.watermark_ms) == (1, LONG_AGO_S * 1000, None)
     assert plan.sources[0].offsets == {T0: 9, T1: 7}
     assert plan.text().encode() == (tmp_path / "offsets" / "4").read_bytes()
-    assert checkpoint.next_start() == ("on", 5, plan, None)
+    assert checkpoint.next_start() == ("next", 5, plan, None)
     assert not checkpoint.is_stateful
 
 
 def test_a_batch_that_is_not_finished_runs_again(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {3: {0: 5}, 4: {0: 9}}, [3])
     start = Checkpoint(tmp_path).next_start()
-    assert (start.kind, start.batch_id) == ("again", 4)
+    assert (start.kind, start.batch_id) == ("repeat", 4)
     assert start.start is not None and start.end is not None
     assert (start.start.batch_id, start.end.batch_id) == (3, 4)
 
@@ -63,7 +63,7 @@ def test_the_first_offsets_of_a_jvm_source(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: plan_text('{"t":{"0":9}}')}, [])
     put(tmp_path / "sources" / "0" / "0", '\0v1\n{"t":{"0":2}}')
     checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.next_start().kind == "again"
+    assert checkpoint.next_start().kind == "repeat"
     assert checkpoint.initial_offsets("0") == {T0: 2}
     assert checkpoint.initial_offsets("1") is None
 

@@ -151,7 +151,7 @@ def test_lost_and_unread_offsets(query: Query, admin: Admin) -> None:
     assert 0 <= lag.behind_s < 3600
     assert "data" in failure_of(query.start(query.frame())).lower()
     # With `drop` there is nothing to drop: the failed start has planned a batch or not.
-    unfinished = query.checkpoint.next_start().kind == "again"
+    unfinished = query.checkpoint.next_start().kind == "repeat"
     query.reset(FROM_EARLIEST, admin, unfinished="drop" if unfinished else None)
     query.run(query.frame())
     assert query.counts() == Counter([*range(10), *range(25, 40)])
@@ -234,7 +234,7 @@ def test_a_killed_driver_leaves_a_batch_that_is_dropped(query: Query, admin: Adm
     finally:
         kill_family(driver)
     start = query.checkpoint.next_start()
-    assert (start.kind, start.batch_id) == ("again", 1)
+    assert (start.kind, start.batch_id) == ("repeat", 1)
     (row,) = positions_of(query.checkpoint, admin)
     assert (row.next_offset, row.left) == (10, 15)
     with pytest.raises(CheckpointError, match="batch 1 is planned and not finished"):

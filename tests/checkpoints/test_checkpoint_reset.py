@@ -333,7 +333,7 @@ def test_an_unfinished_batch_counts_as_done(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     plan(tmp_path, KEPT, unfinished="done").apply()
     start = Checkpoint(tmp_path).next_start()
-    assert (start.kind, start.batch_id) == ("on", 2)
+    assert (start.kind, start.batch_id) == ("next", 2)
     assert (tmp_path / "commits" / "1").read_text() == COMMIT
     assert start.start is not None and start.start.sources[0].offsets == {T0: 9}
 
@@ -350,7 +350,7 @@ def test_an_unfinished_batch_is_dropped(tmp_path: Path) -> None:
     assert reset.removals == ("offsets/1",)
     reset.apply()
     start = Checkpoint(tmp_path).next_start()
-    assert (start.kind, start.batch_id) == ("on", 1)
+    assert (start.kind, start.batch_id) == ("next", 1)
     assert start.start is not None and start.start.sources[0].offsets == {T0: 1}
 
 
@@ -378,7 +378,7 @@ def test_torn_files_are_repaired(tmp_path: Path, torn: str, name: str, choice: A
     checkpoint = Checkpoint(tmp_path)
     assert [row for row in verify(checkpoint) if row.level == "error"] == []
     start = checkpoint.next_start()
-    assert (start.kind, start.batch_id) == ("on", 3 if choice == "done" else 2)
+    assert (start.kind, start.batch_id) == ("next", 3 if choice == "done" else 2)
     assert start.start is not None and start.start.sources[0].offsets == {T0: 5}
 
 
@@ -449,7 +449,7 @@ def test_a_crash_between_two_writes_leaves_a_checkpoint_that_starts(
     start = Checkpoint(tmp_path).next_start()
     assert start.start is not None
     offset = dict(start.start.sources[0].offsets or {})[T0]
-    if start.kind == "again":
+    if start.kind == "repeat":
         assert start.end is not None and (start.end.sources[0].offsets, offset) == ({T0: 30}, 20)
     else:
         assert offset in (5, 20, 30)

@@ -92,7 +92,7 @@ def test_show_as_json(files: Runs, checkpoint: str) -> None:
     (source,) = batch["sources"]
     assert source["partitions"] == [{"topic": "t", "partition": 0, "offset": 20, "records": 8}]
     assert found["next_start"] == {
-        "kind": "again",
+        "kind": "repeat",
         "batch": 2,
         "partitions": [{"source": "0", "topic": "t", "partition": 0, "offset": 12}],
     }
@@ -179,7 +179,7 @@ def test_reset_shows_the_plan_and_executes_it(files: Runs, checkpoint: str) -> N
     (backup / "_SUCCESS").unlink()
     assert f"in it): backups/{backup.name}. The reset stopped" in files("show", checkpoint).out
     start = shown["next_start"]
-    assert (start["kind"], start["batch"], start["partitions"][0]["offset"]) == ("on", 2, 3)
+    assert (start["kind"], start["batch"], start["partitions"][0]["offset"]) == ("next", 2, 3)
 
 
 def test_obstacles_of_a_reset(files: Runs, checkpoint: str) -> None:

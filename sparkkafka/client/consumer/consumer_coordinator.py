@@ -28,7 +28,7 @@ from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_committed,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, RebalanceHooks
+from sparkkafka.client.group.membership import Commit, GroupMetadata, NewOffsets, RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import (
     OffsetAndMetadata,
@@ -348,14 +348,14 @@ class ConsumerCoordinator(RebalanceHooks):
 
     # --- offsets ----------------------------------------------------------------------------
 
-    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
+    def commit(self, offsets: NewOffsets, deadline: Deadline) -> None:
         """Commit, and wait for the response. Raises OptionError without a group.id."""
         try:
             self._commit(offsets, deadline)
         finally:
             self._commits.run_callbacks()
 
-    def _commit(self, offsets: Offsets, deadline: Deadline) -> None:
+    def _commit(self, offsets: NewOffsets, deadline: Deadline) -> None:
         """Commit after all asynchronous commits, which must not overwrite it."""
         group_id = self.need_group("commit")
         if not self._commits.wait(deadline):
@@ -368,7 +368,7 @@ class ConsumerCoordinator(RebalanceHooks):
 
     def commit_later(
         self,
-        offsets: Offsets,
+        offsets: NewOffsets,
         deadline: Deadline,
         callback: CommitCallback | None,
     ) -> None:
@@ -380,7 +380,7 @@ class ConsumerCoordinator(RebalanceHooks):
             commit = partial(_fail, error)
         self._commits.submit(commit, offsets, deadline, callback)
 
-    def _committer(self, offsets: Offsets) -> Commit:
+    def _committer(self, offsets: NewOffsets) -> Commit:
         """Return the function that commits these offsets: as the present member of the group, or,
         after `assign`, as a client that is not a member. Raises OptionError without a group.id,
         CommitFailedError if the member has left the group."""
@@ -389,7 +389,7 @@ class ConsumerCoordinator(RebalanceHooks):
         if self._member is not None:
             return self._member.committer(topic_ids)
 
-        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
+        def commit(cluster: Cluster, offsets: NewOffsets, deadline: Deadline) -> None:
             commit_group_offsets(cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids)
 
         return commit
@@ -552,7 +552,7 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
 
 class _AsyncCommit(NamedTuple):
     commit: Commit
-    offsets: Offsets
+    offsets: NewOffsets
     deadline: Deadline
     callback: CommitCallback | None
 
@@ -580,7 +580,11 @@ class AsyncCommits:
         self._is_running = False
 
     def submit(
-        self, commit: Commit, offsets: Offsets, deadline: Deadline, callback: CommitCallback | None
+        self,
+        commit: Commit,
+        offsets: NewOffsets,
+        deadline: Deadline,
+        callback: CommitCallback | None,
     ) -> None:
         """Queue a commit behind those that were submitted earlier."""
         with self._lock:

@@ -569,7 +569,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             raise membership.commit_failed(code, self._group_id)
         identity = self._metadata_of(generation)
 
-        def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
+        def commit(cluster: Cluster, offsets: membership.NewOffsets, deadline: Deadline) -> None:
             """Commit as the member of the generation in which the committer was made. Raises
             CommitFailedError if that generation has ended."""
             try:

@@ -401,7 +401,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         were read."""
         old_identity, loss_count = self._identity(), self._loss_count
 
-        def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
+        def commit(cluster: Cluster, offsets: membership.NewOffsets, deadline: Deadline) -> None:
             """Commit the offsets. Raises CommitFailedError if the member has lost a partition
             since."""
 

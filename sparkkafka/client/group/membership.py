@@ -48,9 +48,10 @@ from sparkkafka.protocol.messages import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
-Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+NewOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+"""The offsets of a commit, each with its metadata and leader epoch."""
 
-Commit: TypeAlias = Callable[[Cluster, Offsets, Deadline], None]
+Commit: TypeAlias = Callable[[Cluster, NewOffsets, Deadline], None]
 """Commits offsets as the member for which it was made, over connections of the given cluster.
 
 Raises CommitFailedError if the group has removed the member or began a rebalance, UnknownTopicError
@@ -638,7 +639,7 @@ class _CommitAsMember(CommitOffsets):
     def __init__(
         self,
         identity: Callable[[], GroupMetadata],
-        offsets: Offsets,
+        offsets: NewOffsets,
         cluster: Cluster,
         topic_ids: TopicIds,
         min_version: int,
@@ -679,7 +680,7 @@ class _CommitAsMember(CommitOffsets):
 def commit_as_member(
     cluster: Cluster,
     identity: Callable[[], GroupMetadata],
-    offsets: Offsets,
+    offsets: NewOffsets,
     topic_ids: TopicIds,
     deadline: Deadline,
     *,

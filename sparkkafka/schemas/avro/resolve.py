@@ -26,7 +26,7 @@ from sparkkafka.schemas.avro import decode, encode, json_text, skip
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.decode import ValueDecoder
 from sparkkafka.schemas.avro.encode import ValueEncoder
-from sparkkafka.schemas.avro.schema import MISSING, Field, Node
+from sparkkafka.schemas.avro.schema import MISSING, AvroField, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, holds_recursive_value, type_if_any
 from sparkkafka.schemas.schema_errors import (
@@ -228,7 +228,7 @@ class DecoderCompiler:
         aliased = written - {field.name for field in reader.fields}
         indexes = {field.name: index for index, field in enumerate(target)}
         # The writer's fields that are read: name -> (the reader's field, its index in `target`).
-        read: dict[str, tuple[Field, int]] = {}
+        read: dict[str, tuple[AvroField, int]] = {}
         defaults: dict[int, pa.Array] = {}
         for field in reader.fields:
             at = child_path(path, field.name)
@@ -270,7 +270,7 @@ class DecoderCompiler:
                 steps.append(skippers[-1])
         return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
 
-    def _decode_default(self, field: Field, field_type: pa.DataType, path: str) -> pa.Array:
+    def _decode_default(self, field: AvroField, field_type: pa.DataType, path: str) -> pa.Array:
         """Return the default of a field as an array of one value, of the Arrow type
         `field_type`."""
         encoded = _default_bytes(field.node, field.default, path)
@@ -525,7 +525,7 @@ class EncoderCompiler:
         )
 
 
-def _missing_field_bytes(field: Field, path: str) -> bytes:
+def _missing_field_bytes(field: AvroField, path: str) -> bytes:
     """Return what is written for a field that the column lacks: its default, or null."""
     if field.default is not MISSING:
         return _default_bytes(field.node, field.default, path)

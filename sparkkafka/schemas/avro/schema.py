@@ -77,7 +77,7 @@ MISSING: Final = _Missing()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Field:
+class AvroField:
     """A field of a record. `default` is JSON, or MISSING."""
 
     name: str
@@ -106,7 +106,7 @@ class Node:
     kind: str
     name: str = ""
     aliases: tuple[str, ...] = ()
-    fields: tuple[Field, ...] = ()
+    fields: tuple[AvroField, ...] = ()
     symbols: tuple[str, ...] = ()
     default_symbol: str | None = None
     items: Node | None = None
@@ -366,7 +366,7 @@ class _Parser:
         if not isinstance(definitions, list):
             raise _error(path, f"'fields' of record {name} is not a list")
         recurring = self._open[name] = []
-        fields: list[Field] = []
+        fields: list[AvroField] = []
         seen: set[str] = set()
         for definition in definitions:
             if not isinstance(definition, dict) or not isinstance(definition.get("name"), str):
@@ -383,7 +383,7 @@ class _Parser:
             default = definition.get("default", MISSING)
             tags = definition.get("confluent:tags")
             texts = filter(lambda tag: isinstance(tag, str), tags if isinstance(tags, list) else ())
-            fields.append(Field(field_name, node, default, aliases_of_field, frozenset(texts)))
+            fields.append(AvroField(field_name, node, default, aliases_of_field, frozenset(texts)))
         del self._open[name]
         totals = _totals(tuple(field.node for field in fields))
         node = Node(RECORD, name, aliases, fields=tuple(fields), **totals, **_connect(value))
