@@ -156,7 +156,7 @@ def test_a_number_that_nobody_knows():
 
 
 @pytest.mark.parametrize("own_message", [None, ""])
-def test_a_broker_without_words_of_its_own_gets_the_tables(own_message):
+def test_a_broker_without_a_message_of_its_own_gets_the_tables(own_message):
     error = BrokerError(3, "Metadata of topic x", own_message)
     assert str(error) == (
         "error 3 UNKNOWN_TOPIC_OR_PARTITION from Metadata of topic x: "
@@ -164,12 +164,12 @@ def test_a_broker_without_words_of_its_own_gets_the_tables(own_message):
     )
 
 
-def test_a_brokers_own_words_come_first():
+def test_a_brokers_own_message_comes_first():
     error = BrokerError(44, "CreateTopics of t", "at most 3 partitions")
     assert str(error) == ("error 44 POLICY_VIOLATION from CreateTopics of t: at most 3 partitions")
 
 
-def test_a_broker_error_without_a_place():
+def test_a_broker_error_without_a_location():
     assert str(BrokerError(29)).startswith("error 29 TOPIC_AUTHORIZATION_FAILED: this user ")
 
 
@@ -182,7 +182,7 @@ def test_retriable_follows_the_code_except_for_a_topic_that_stays_unknown():
     assert not ProducerFencedError(ErrorCode.PRODUCER_FENCED).retriable
 
 
-def test_a_corrupt_record_learns_its_place_later():
+def test_a_corrupt_record_gets_its_location_later():
     error = CorruptRecordError("bad CRC", 17, offset=5).at("t", 2, offset=99)
     assert (error.topic, error.partition, error.offset, error.position) == ("t", 2, 5, 17)
     assert str(error) == "topic t partition 2 offset 5: bad CRC (at byte 17)"

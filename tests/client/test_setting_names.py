@@ -309,7 +309,7 @@ def produce_much_for_spark(config: Config) -> None:
 
 
 @pytest.mark.slow
-def test_no_room(fake_cluster: FakeCluster) -> None:
+def test_no_memory(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)
     config = QUICK | {

@@ -29,7 +29,7 @@ def fake(fake_cluster):
 
 
 @ALL_BAD
-def test_a_name_that_cannot_be_sent_is_told_in_short(bad):
+def test_a_name_that_cannot_be_sent_is_shortened_in_the_error(bad):
     with pytest.raises(OptionError, match=r"is not a valid topic name.*249") as caught:
         checked_topic(bad)
     assert len(str(caught.value)) < 250

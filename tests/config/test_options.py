@@ -499,7 +499,7 @@ def test_the_example_for_offsets_is_taken_as_they_are(option: str) -> None:
     assert parse_read_options({**READ, option: example})
 
 
-def test_a_list_of_topics_in_subscribe_is_told_how_it_is_written() -> None:
+def test_a_list_of_topics_in_subscribe_is_an_error_that_says_how_to_write_it() -> None:
     with pytest.raises(OptionError, match=r"separated by commas: topicA,topicB; got a list, \['a"):
         parse_read_options({**SERVERS, "subscribe": str(["a", "b"])})
 
@@ -868,7 +868,7 @@ def stream(**more: str) -> ReadOptions:
     return parse_stream_options({**READ, **{k.replace("__", "."): v for k, v in more.items()}})
 
 
-def test_a_stream_starts_at_latest_unless_told() -> None:
+def test_a_stream_starts_at_latest_by_default() -> None:
     assert stream().starting.kind == "latest"
     assert stream(startingOffsets=" Earliest").starting.kind == "earliest"
     offsets = stream(startingOffsets='{"t":{"0":-1,"1":-2,"2":7}}').starting.offsets
@@ -1032,7 +1032,7 @@ def test_spark_s_own_options_of_a_streaming_write_are_passed_over() -> None:
 
 @pytest.mark.parametrize("name", ["transactionalIdPrefix", "kafka.client.id"])
 @pytest.mark.parametrize("value", ["é" * 16_001, "a\ud800"])
-def test_names_that_the_wire_has_no_room_for(name: str, value: str) -> None:
+def test_names_that_are_too_long_for_the_wire(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"{name} must be text of at most 32000 bytes") as caught:
         write(**{"deliveryGuarantee": "exactly-once", name: value})
     assert len(str(caught.value)) < 500

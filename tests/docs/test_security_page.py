@@ -100,7 +100,7 @@ def test_the_snippets_of_services_are_sound(monkeypatch: Any, number: int) -> No
         assert sasl.oauth.aws_region == "eu-west-1"
 
 
-def test_all_snippets_are_looked_at() -> None:
+def test_all_snippets_are_found() -> None:
     assert len(OWN) >= 6
     assert len(SERVICES) >= 4
     assert len(OWN) + len(SERVICES) + 1 == len(SNIPPETS)

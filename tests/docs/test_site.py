@@ -81,7 +81,7 @@ def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) 
 
 
 @pytest.mark.parametrize("place", ["<td>{}</td>", '<span class="md-ellipsis">{}</span></a>'])
-def test_long_names_in_narrow_places_may_break(place: str) -> None:
+def test_long_names_in_narrow_columns_may_break(place: str) -> None:
     name = "<code>kafka.x_y=maxOffsets</code>"
     html = docs_site.with_breaks_in_names(
         f"<p>{name}</p>" + place.format(f"{name} <code>a.b</code>")

@@ -89,11 +89,11 @@ def there_and_back(settings: Settings, topic: str) -> None:
     assert values == [b"%d" % number for number in range(100)]
 
 
-def test_keytab_in_javas_words(realm: Realm) -> None:
+def test_keytab_in_javas_settings(realm: Realm) -> None:
     there_and_back(realm.by_keytab(), "by-jaas")
 
 
-def test_keytab_in_librdkafkas_words(realm: Realm) -> None:
+def test_keytab_in_librdkafkas_settings(realm: Realm) -> None:
     names = {"sasl.kerberos.keytab": str(realm.keytab), "sasl.kerberos.principal": "alice"}
     there_and_back(realm.settings() | names, "by-names")
 

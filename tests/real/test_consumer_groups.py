@@ -130,7 +130,7 @@ def test_a_group_shared_with_confluent_kafka(kafka_cluster, new_topic):
         ours.consumer.close()
 
 
-def test_a_member_that_lost_its_place_cannot_commit(kafka_cluster, new_topic):
+def test_a_member_that_was_removed_cannot_commit(kafka_cluster, new_topic):
     """It did not poll for too long; the next poll tells so, joins again and goes on from there."""
     topic = new_topic()
     write(kafka_cluster.bootstrap_servers, topic, 100)

@@ -181,7 +181,7 @@ def test_assign_and_seek_say_where_to_begin(kafka_cluster, new_topic):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_asynchronous_commits_are_in_order_and_told(kafka_cluster, new_topic, protocol):
+def test_asynchronous_commits_are_in_order_and_reported(kafka_cluster, new_topic, protocol):
     topic, group = new_topic(), uuid.uuid4().hex
     tp = TopicPartition(topic, 0)
     servers = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}

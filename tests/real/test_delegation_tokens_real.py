@@ -174,7 +174,7 @@ def test_spark_jobs_use_it(session: Any, secured: Secured, tmp_path: Any) -> Non
         ).load().collect()
 
 
-def test_what_fails_is_told_to_the_query(session: Any, secured: Secured) -> None:
+def test_what_fails_is_an_error_of_the_query(session: Any, secured: Secured) -> None:
     name = f"{CLUSTERS}main.kafka.sasl.jaas.config"
     session.conf.set(
         name, secured.ours("SASLTLS", "SCRAM-SHA-512", "alice", "wr0ng")["sasl.jaas.config"]

@@ -301,7 +301,7 @@ def test_commits_of_members(group, kafka_cluster):
         assert committed_offsets(cluster, group.name, tps) == {tps[0]: 3, tps[5]: 9}
 
 
-def test_refusals_have_words(group):
+def test_refusals_have_a_message(group):
     with group.ours(session_timeout_ms=900, heartbeat_interval_ms=100) as one:
         with pytest.raises(BrokerError, match=r"session\.timeout\.ms=900 is not within"):
             one.poll(WAIT_S * 1000)

@@ -91,7 +91,7 @@ def test_the_broker_refuses_a_batch_as_too_large_and_it_goes_in_parts(kafka_clus
     assert [row.value for row in seen] == [record.value for record in records]
 
 
-def test_a_record_that_no_batch_can_hold_is_an_error_with_its_place(kafka_cluster, new_topic):
+def test_a_record_that_no_batch_can_hold_is_an_error_with_its_location(kafka_cluster, new_topic):
     topic = new_topic(configs={"max.message.bytes": "2000"})
     with pytest.raises(ProduceError, match=r"max\.message\.bytes") as raised:
         write(kafka_cluster.bootstrap_servers, topic, [Record(None, b"x" * 5_000)])

@@ -182,7 +182,7 @@ def test_a_token_that_does_not_help(put: Put, row: dict[str, Any], words: str) -
     assert "aG1hYw" not in str(caught.value)
 
 
-def test_a_file_that_is_gone_or_damaged_is_told(put: Put, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_or_damaged_is_an_error(put: Put, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"No such file.*register\(spark\) again"):
         with_token(GIVEN)
     (tmp_path / "tokens.json").write_text("[")

@@ -84,7 +84,7 @@ def test_a_leader_that_is_gone_is_no_trouble(filled: Any, closed_port: Address) 
     assert values(filled, closed_port) == WANTED
 
 
-def test_nobody_told_of_a_leader(filled: Any) -> None:
+def test_nobody_knows_a_leader(filled: Any) -> None:
     assert values(filled, None) == WANTED
 
 

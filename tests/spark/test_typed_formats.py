@@ -243,7 +243,7 @@ def test_mistakes(options: dict[str, str], arguments: dict[str, Any], words: str
         from_avro("value", options, **arguments)
 
 
-def test_a_schema_in_place_of_the_options() -> None:
+def test_a_schema_instead_of_the_options() -> None:
     """As Spark's own from_avro and from_protobuf take it."""
     from sparkkafka import functions
 

@@ -58,7 +58,7 @@ def test_what_a_service_refuses_is_no_error_and_names_what_helps(
             assert found["read_committed"].startswith("ok 1 record")
 
 
-def test_nothing_is_written_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeCluster() as cluster:
         cluster.create_topic("orders", 2)
         with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:

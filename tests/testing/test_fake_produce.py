@@ -139,7 +139,7 @@ def test_null_records_are_refused(one: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_compressed_batches_are_looked_into(one: FakeCluster, codec: Codec) -> None:
+def test_compressed_batches_are_decompressed_to_be_checked(one: FakeCluster, codec: Codec) -> None:
     rows = [Record(index, int(time.time() * 1000), None, b"v%d" % index) for index in range(50)]
     payload = reference.encode_payload(rows, base_offset=0, base_timestamp=rows[0].timestamp)
     data = reference.encode_batch(

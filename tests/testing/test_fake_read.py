@@ -144,7 +144,7 @@ def test_read_committed_ends_at_the_open_transaction(fake_cluster_factory: Any) 
     assert [row.value for row in cluster.log("t", 0).records(committed=True)] == [b"b0"]
 
 
-def test_a_truncated_log_is_told_to_those_who_read_the_lost_part(one: FakeCluster) -> None:
+def test_a_truncated_log_is_an_error_for_readers_of_the_lost_part(one: FakeCluster) -> None:
     one.truncate("t", 0, 4)
     assert one.log("t", 0).end_offset == 4
     with RawClient(one) as client:

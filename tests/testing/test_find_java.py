@@ -105,7 +105,7 @@ MAKES_JAVA = (
 )
 
 
-def test_root_on_debian_gets_the_package_and_is_told(
+def test_root_on_debian_gets_the_package_and_a_message(
     make_java: MakeJava, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apt = FakeApt(tmp_path, monkeypatch, MAKES_JAVA)

@@ -67,7 +67,7 @@ def test_one_broker_writes_and_reads(kafka_cluster: KafkaCluster) -> None:
 
 
 @pytest.mark.real
-def test_a_refused_topic_says_the_brokers_words(kafka_cluster: KafkaCluster) -> None:
+def test_a_refused_topic_has_the_brokers_message(kafka_cluster: KafkaCluster) -> None:
     kafka_cluster.create_topic("twice")
     with pytest.raises(BrokerError, match="36 TOPIC_ALREADY_EXISTS from CreateTopics twice"):
         kafka_cluster.create_topic("twice")

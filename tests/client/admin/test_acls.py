@@ -90,7 +90,7 @@ def test_created_twice_is_there_once_and_deleted_is_gone(stored: Admin, fake_clu
     assert stored.delete_acls([wide])[wide] == []
 
 
-def test_in_words() -> None:
+def test_as_text() -> None:
     assert str(READ) == "ALLOW READ on topic orders for User:alice"
     assert str(PREFIX) == "ALLOW DESCRIBE on topic ord (PREFIXED) for User:alice"
     assert str(WRITE) == "ALLOW WRITE on topic orders for User:bob from 10.0.0.1"
@@ -242,7 +242,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-def test_what_cannot_be_an_acl_is_told_in_words(admin: Admin, fake_cluster: Any) -> None:
+def test_what_cannot_be_an_acl_is_an_error_that_says_so(admin: Admin, fake_cluster: Any) -> None:
     for act, words in WRONG:
         with pytest.raises(OptionError, match=words):
             act(admin)

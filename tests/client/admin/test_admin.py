@@ -217,7 +217,7 @@ def test_a_missing_topic_is_an_error_with_the_nearest_one(fake_cluster):
                 call("ordres")
 
 
-def test_who_is_denied_is_told_what_to_grant(fake_cluster):
+def test_an_error_of_denied_requests_says_what_to_grant(fake_cluster):
     fake_cluster.create_topic("t")
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     tp = TopicPartition("t", 0)
@@ -327,7 +327,7 @@ def test_brokers_that_only_replace_all_settings_are_not_asked_to(fake_cluster_fa
         (lambda admin: admin.list_topics(timeout_s=-1), "timeout_s"),
     ],
 )
-def test_bad_arguments_are_told_before_anything_is_sent(fake_cluster, act, words):
+def test_bad_arguments_are_errors_before_anything_is_sent(fake_cluster, act, words):
     with open_admin(fake_cluster) as admin:
         with pytest.raises(OptionError, match=words):
             act(admin)
@@ -543,7 +543,7 @@ def test_classic_groups_that_are_not_there_or_speak_nonsense():
 # --- brokers ----------------------------------------------------------------------------------
 
 
-def test_a_refused_look_at_disks_names_the_grant(fake_cluster):
+def test_a_refused_request_about_disks_names_the_grant(fake_cluster):
     fake_cluster.create_topic("t")
     with open_admin(fake_cluster) as admin:
         sizes = admin.describe_log_dirs().all()

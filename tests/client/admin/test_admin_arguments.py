@@ -26,7 +26,7 @@ TP = TopicPartition("orders", 0)
 ORDERS = ConfigResource("topic", "orders")
 
 
-def test_a_new_topic_takes_its_numbers_by_place(fake_cluster: Any) -> None:
+def test_a_new_topic_takes_its_numbers_by_position(fake_cluster: Any) -> None:
     """As in Java, confluent-kafka and kafka-python."""
     assert NewTopic("x", 3, 1) == NewTopic("x", partitions=3, replication_factor=1)
     assert NewTopic("x", 3) == NewTopic("x", partitions=3)
@@ -151,7 +151,7 @@ WRONG: list[tuple[Act, str]] = [
 ]
 
 
-def test_what_is_of_the_wrong_kind_is_told_in_words(fake_cluster: Any) -> None:
+def test_what_is_of_the_wrong_kind_is_an_error_that_says_so(fake_cluster: Any) -> None:
     with Admin(settings(fake_cluster)) as admin:
         for act, words in WRONG:
             with pytest.raises(OptionError, match=words):

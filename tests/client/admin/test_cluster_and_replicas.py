@@ -140,7 +140,7 @@ def test_an_unclean_leader_is_elected(admin: Admin, fake_cluster: Any) -> None:
     assert fake_cluster.leader("t", 0) >= 0
 
 
-def test_features_are_told_and_updated(admin: Admin) -> None:
+def test_features_are_described_and_updated(admin: Admin) -> None:
     found = admin.describe_features()
     assert found.finalized_features["metadata.version"] == FeatureRange(25, 25)
     assert found.supported_features["metadata.version"] == FeatureRange(7, 27)

@@ -54,7 +54,7 @@ def sent(fake: Any) -> list[Any]:
     ]
 
 
-def test_passwords_are_set_told_and_deleted(admin: Admin, fake_cluster: Any) -> None:
+def test_passwords_are_set_described_and_deleted(admin: Admin, fake_cluster: Any) -> None:
     assert admin.describe_user_scram_credentials().all() == {}
     both = [setting(), setting(mechanism=SHA_256, iterations=8192), setting("bob")]
     assert admin.alter_user_scram_credentials(both).all() == {"alice": None, "bob": None}
@@ -131,9 +131,7 @@ def test_one_user_that_is_refused_is_no_error_of_the_others(
     )
 
 
-def test_a_user_that_is_told_with_an_error_does_not_hide_the_others(
-    admin: Admin, fake_cluster: Any
-) -> None:
+def test_a_user_with_an_error_does_not_hide_the_others(admin: Admin, fake_cluster: Any) -> None:
     bad = OfUser(user="alice", error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message="why")
     fake_cluster.fault(
         lambda _: Described(results=[OfUser(user="bob"), bad]), api="DescribeUserScramCredentials"
@@ -224,7 +222,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-def test_what_cannot_be_a_user_is_told_without_the_password(
+def test_what_cannot_be_a_user_is_an_error_without_the_password(
     admin: Admin, fake_cluster: Any
 ) -> None:
     for given, words in WRONG:

@@ -13,8 +13,8 @@ add_tests(
     globals(),
     test_consumer,
     {
-        "test_two_threads_at_once_are_told",  # calls of tasks take turns
-        "test_a_forked_child_is_told_and_leaves_the_connections_alone",
+        "test_two_threads_at_the_same_time_get_an_error",  # calls of tasks take turns
+        "test_a_forked_child_gets_an_error_and_leaves_the_connections_alone",
         "test_nothing_is_sent_by_the_constructor_and_close_may_be_called_again",  # its repr
     },
 )

@@ -13,20 +13,20 @@ add_tests(
         # about callbacks, handles and threads, which an AsyncProducer does not have
         "test_callbacks_come_once_for_records_written_and_failed",
         "test_flush_and_close_end_after_the_callbacks",
-        "test_a_callback_that_waits_for_its_own_thread_is_told",
+        "test_a_callback_that_waits_for_its_own_thread_gets_an_error",
         "test_the_repr_of_a_delivery_has_its_outcome",
         "test_many_threads",
         "test_close_delivers_and_then_refuses",
-        "test_one_look_for_a_topic_takes_no_longer_than_max_block_ms",
-        "test_a_producer_that_is_let_go_warns_of_what_is_lost_only",
-        "test_a_forked_child_is_told",
+        "test_one_lookup_of_a_topic_takes_no_longer_than_max_block_ms",
+        "test_a_producer_that_is_collected_warns_of_what_is_lost_only",
+        "test_a_forked_child_gets_an_error",
         "test_ctrl_c_in_send_spoils_no_other_record",
         "test_the_end_of_the_interpreter_delivers",
         "test_close_ends_in_its_time_whatever_the_thread_waits_for",
-        "test_pickling_is_refused_with_words",
+        "test_pickling_is_refused_with_a_message",
         "test_settings_are_a_mapping",
         # send waits: see test_async_producer
-        "test_a_full_buffer_blocks_until_there_is_room",
+        "test_a_full_buffer_blocks_until_memory_is_free",
         "test_a_buffer_that_stays_full_is_an_error_after_max_block_ms",
         # send_table returns no handle
         "test_a_table",
@@ -36,7 +36,7 @@ add_tests(
         "test_a_table_with_a_wrong_partition_and_a_missing_topic",
         # long, and the same code
         "test_no_brokers_and_then_there_are",
-        "test_the_last_look_for_a_topic_ends_with_max_block_ms",
+        "test_the_last_lookup_of_a_topic_ends_with_max_block_ms",
         "test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost",
     },
 )

@@ -256,7 +256,7 @@ def test_no_variable_of_a_frame_has_a_secret(settings: SaslSettings, responses: 
         assert repr(key)[2:-1] not in seen
 
 
-def test_a_strangers_words_do_not_paint() -> None:
+def test_a_strangers_message_does_not_color_the_terminal() -> None:
     for settings, responses in (
         (OAUTH, [said(b"\x1b[31m"), said()]),
         (SCRAM, [scram_first, said(b"e=\x1b[31m")]),

@@ -59,7 +59,7 @@ def test_any_damage_is_seen_with_the_password(store: bytes) -> None:
             opened(bytes(damaged), ASCII)
 
 
-def test_hostile_bytes_are_an_error_of_one_kind_and_take_no_room(store: bytes) -> None:
+def test_hostile_bytes_are_an_error_of_one_kind_and_take_no_memory(store: bytes) -> None:
     """Without a password nothing says that somebody changed the store."""
     random_ = random.Random(5)
     for _ in range(2_000):

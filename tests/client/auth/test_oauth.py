@@ -730,7 +730,7 @@ def test_an_unsecured_token(clock: Clock) -> None:
     assert fetch(settings) != first
 
 
-def test_a_single_failure_is_told_while_an_old_token_counts(server: TokenServer) -> None:
+def test_a_single_failure_is_logged_while_an_old_token_counts(server: TokenServer) -> None:
     """`once` of fetch_token, by itself."""
     server.responses = [HttpResponse(503)]
     with pytest.raises(KafkaConnectionError, match="status 503"):

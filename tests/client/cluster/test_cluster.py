@@ -187,7 +187,7 @@ def test_topics_that_brokers_may_be_making_are_waited_for(fake_cluster):
         assert isinstance(caught.value.__cause__, KafkaTimeoutError)
 
 
-def test_a_last_look_that_is_not_answered_hides_nothing(fake_cluster):
+def test_a_last_lookup_that_is_not_answered_hides_nothing(fake_cluster):
     def silence_from_now_on(request):
         fake_cluster.fault(Delay(5_000), api="Metadata", times=None)
 
@@ -255,7 +255,7 @@ def test_a_topic_whose_partitions_a_broker_does_not_know_yet_is_not_an_empty_top
     assert rule.fired == 2
 
 
-def test_a_pattern_waits_for_topics_that_cannot_be_told_at_the_moment(fake_cluster):
+def test_a_pattern_waits_for_topics_that_are_not_known_at_the_moment(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", times=2)
     with open_cluster(fake_cluster) as cluster:

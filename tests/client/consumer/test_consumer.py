@@ -175,7 +175,7 @@ def wide(fake_cluster: Any) -> Any:
     return fake_cluster
 
 
-def test_a_poll_does_not_look_at_thousands_of_partitions(wide, monkeypatch):
+def test_a_poll_does_not_visit_thousands_of_partitions(wide, monkeypatch):
     looks = [0]
     needs_request = PartitionState.needs_request
 
@@ -201,7 +201,7 @@ def test_a_few_rows_of_many_partitions_take_little_memory(wide):
     assert table.get_total_buffer_size() < 2_000 * MANY
 
 
-def test_a_time_that_arrow_cannot_hold_is_told_and_the_position_stays(fake_cluster):
+def test_a_time_that_arrow_cannot_hold_is_an_error_and_the_position_stays(fake_cluster):
     fake_cluster.create_topic("t")
     payload = reference.encode_payload(
         [reference.Record(0, 0, None, b"v")], base_offset=0, base_timestamp=0
@@ -626,7 +626,7 @@ def test_poll_with_0_gets_there(filled):
     assert values(found) == numbers(1_000)
 
 
-def test_two_threads_at_once_are_told(filled):
+def test_two_threads_at_the_same_time_get_an_error(filled):
     with reading(filled) as source:
         take(source, 1_000)
         filled.clear_requests()
@@ -659,7 +659,7 @@ def test_two_threads_at_once_are_told(filled):
 @pytest.mark.parametrize(
     "call", ["assign", "seek_to_beginning", "seek_to_end", "lag", "pause", "committed"]
 )
-def test_one_partition_in_place_of_a_list_is_an_error_in_words(
+def test_one_partition_instead_of_a_list_is_an_error_that_says_so(
     fake_cluster: FakeCluster, call: str
 ) -> None:
     with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
@@ -677,7 +677,7 @@ def _in_child(source: Consumer, results: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_and_leaves_the_connections_alone(filled):
+def test_a_forked_child_gets_an_error_and_leaves_the_connections_alone(filled):
     with reading(filled, max_poll_records=100, group_id="g") as source:
         found = [*source.poll(WAIT_S)]
         context = multiprocessing.get_context("fork")
@@ -742,7 +742,7 @@ T0 = TopicPartition("t", 0)
         ("offsets_for_times", ([T0],), r"times_ms is a dict such as .*, got \["),
     ],
 )
-def test_wrong_arguments_are_errors_in_words(filled, call, given, words):
+def test_wrong_arguments_are_errors_with_a_message(filled, call, given, words):
     with reading(filled, group_id="g") as source, pytest.raises(OptionError, match=words):
         getattr(source, call)(*given)
 

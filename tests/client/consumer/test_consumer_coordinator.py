@@ -199,7 +199,7 @@ def test_callbacks_and_commits_of_a_rebalance(filled, members):
     assert member.events == ["commit", "revoked", "commit", "close"]
 
 
-def test_without_on_lost_on_revoked_is_told(filled, members):
+def test_without_on_lost_on_revoked_is_called(filled, members):
     revoked: list[list[TopicPartition]] = []
     with consumer(filled) as source:
         source.subscribe(["t"], on_revoked=revoked.append)

@@ -256,7 +256,9 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
+def test_a_group_whose_brokers_are_away_is_logged_now_and_then(
+    filled, caplog, monkeypatch, protocol
+):
     monkeypatch.setattr(membership, "SLOW_S", 0.4)
     monkeypatch.setattr(membership, "WARN_AGAIN_S", 1.0)
     caplog.set_level(logging.INFO, logger="sparkkafka.client.group.membership")
@@ -373,7 +375,7 @@ def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
 # --- topics that change --------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch):
+def test_a_deleted_topic_is_an_error_when_it_does_not_come_back(filled, monkeypatch):
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 3) as source:
         take(source, 1_500)
@@ -432,7 +434,7 @@ def test_a_response_with_another_topic_id_is_refused(filled, monkeypatch, caplog
     assert caplog.text.count("has a topic id that was not requested") == 3
 
 
-def test_partitions_that_never_come_are_told(filled, monkeypatch):
+def test_partitions_that_never_come_are_an_error(filled, monkeypatch):
     monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 5) as source:
         reported = set()
@@ -536,7 +538,7 @@ def corrupt(fake: Any, good_before: int, *, how: str) -> None:
 @pytest.mark.parametrize("arrow", [False, True])
 @pytest.mark.parametrize("how", ["crc", "record"])
 @pytest.mark.parametrize("good_before", [0, 2])
-def test_damage_is_told_after_what_stands_before_it(fake_cluster, how, good_before, arrow):
+def test_damage_is_reported_after_the_records_before_it(fake_cluster, how, good_before, arrow):
     fake_cluster.create_topic("t")
     corrupt(fake_cluster, good_before, how=how)
     tp = TopicPartition("t", 0)
@@ -620,7 +622,7 @@ def test_damage_in_one_partition_does_not_stop_the_others(fake_cluster_factory):
     assert by_partition(found) == ALL
 
 
-def test_crcs_are_not_looked_at_if_the_setting_says_so(fake_cluster):
+def test_crcs_are_not_checked_if_the_setting_says_so(fake_cluster):
     fake_cluster.create_topic("t")
     corrupt(fake_cluster, 1, how="crc")
     with reading(fake_cluster, check_crcs=False) as source:

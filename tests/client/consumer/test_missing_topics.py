@@ -81,7 +81,7 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_subscription_makes_topics_where_it_is_told_to(
+def test_a_subscription_creates_topics_if_the_setting_says_so(
     fake_cluster_factory: Any, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = fake_cluster_factory(1, configs={"auto.create.topics.enable": "true"})
@@ -143,7 +143,7 @@ def test_an_ipv6_address_is_shown_as_it_is_written() -> None:
             assert "[::1]:9092,h:1" in repr(client)
 
 
-def test_a_producer_makes_topics_where_it_is_told_to(
+def test_a_producer_creates_topics_if_the_setting_says_so(
     fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
@@ -174,7 +174,7 @@ def test_it_is_off_unless_it_is_set_and_only_of_topics_by_name(fake_cluster_fact
 
 
 @pytest.mark.parametrize("assigned", [True, False])
-def test_who_names_a_partition_is_told(fake_cluster: FakeCluster, assigned: bool) -> None:
+def test_who_names_a_partition_gets_an_error(fake_cluster: FakeCluster, assigned: bool) -> None:
     """Responses about a topic are an error after the grace, whether it is assigned or not."""
     with Consumer(settings(fake_cluster)) as source:
         if assigned:

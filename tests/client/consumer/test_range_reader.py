@@ -344,7 +344,7 @@ def stored(cluster, topic="t"):
     return bytes(cluster.log(topic, 0).raw())
 
 
-def test_a_flipped_bit_fails_the_checksum_and_names_the_place(filled):
+def test_a_flipped_bit_fails_the_checksum_and_names_the_location(filled):
     raw = bytearray(stored(filled))
     raw[200] ^= 4
     filled.create_topic("bad")

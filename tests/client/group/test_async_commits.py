@@ -218,7 +218,7 @@ def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Cons
     assert 6 not in filled.committed("g").values()
 
 
-def test_one_that_is_no_member_yet_is_told_by_the_callback(filled: FakeCluster) -> None:
+def test_one_that_is_no_member_yet_gets_the_error_in_the_callback(filled: FakeCluster) -> None:
     recorded = RecordingCallback()
     with consumer(filled) as source:
         source.subscribe(["t"])

@@ -144,7 +144,7 @@ def test_no_topics_are_a_subscription_too(fake):
 # Several
 
 
-def test_eager_members_let_go_of_everything_first(fake):
+def test_eager_members_revoke_everything_first(fake):
     with TestMember(fake, **EAGER) as one, TestMember(fake, **EAGER) as two:
         settle(one)
         settle(one, two)
@@ -152,7 +152,7 @@ def test_eager_members_let_go_of_everything_first(fake):
         assert two.calls == [("assign", two.owned)]
 
 
-def test_cooperative_members_let_go_only_of_what_moves(fake):
+def test_cooperative_members_revoke_only_what_moves(fake):
     with TestMember(fake, **COOPERATIVE) as one, TestMember(fake, **COOPERATIVE) as two:
         settle(one)
         settle(one, two)
@@ -180,7 +180,7 @@ def test_each_member_gets_what_it_subscribes_to(fake):
 
 
 @BOTH_KINDS
-def test_offsets_can_be_committed_while_partitions_are_let_go_of(fake, kind):
+def test_offsets_can_be_committed_while_partitions_are_revoked(fake, kind):
     with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
         settle(one)
         one.hooks.on_revoke = lambda tps: one.commit({str(tp): 5 for tp in tps})

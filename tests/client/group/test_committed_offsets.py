@@ -107,7 +107,7 @@ def test_finding_the_coordinator_is_tried_again(fake, code):
 
 
 @pytest.mark.parametrize("api", ["OffsetCommit", "OffsetFetch"])
-def test_the_coordinator_moves_between_look_and_request(fake, api):
+def test_the_coordinator_moves_between_lookup_and_request(fake, api):
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
         old = fake.coordinator("g")
@@ -176,7 +176,7 @@ def test_a_deadline_ends_it_and_tells_the_last_failure(fake):
         ErrorCode.STALE_MEMBER_EPOCH,
     ],
 )
-def test_each_sign_of_members_is_told_as_such(fake, code):
+def test_each_sign_of_members_is_reported_as_such(fake, code):
     fake.fault(code, api="OffsetCommit")
     with open_cluster(fake) as cluster:
         with pytest.raises(BrokerError, match=r"group 'g' .*active consumers.*another group id"):
@@ -184,7 +184,7 @@ def test_each_sign_of_members_is_told_as_such(fake, code):
     assert len(fake.requests_of("OffsetCommit")) == 1
 
 
-def test_a_group_with_members_is_only_looked_at(fake):
+def test_a_group_with_members_is_only_described(fake):
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
         fake.set_group_members("g")
@@ -218,7 +218,7 @@ def test_no_permission_on_a_topic_names_its_partitions(fake, api):
             act(cluster, "g", OFFSETS | {TopicPartition("free", 0): 1})
 
 
-def test_what_does_not_pass_is_told_before_what_may(fake):
+def test_what_does_not_pass_is_reported_before_what_may(fake):
     offsets = OFFSETS | {TopicPartition("nowhere", 0): 1}
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="OffsetCommit", partition=1)
     with open_cluster(fake) as cluster:

@@ -70,7 +70,7 @@ def test_alone_it_gets_everything_and_leaves(fake):
     assert fake.requests_of("OffsetCommit")[0].version == 9
 
 
-def test_a_partition_is_given_away_once_it_is_let_go_of(fake):
+def test_a_partition_is_assigned_again_once_it_is_revoked(fake):
     order = []
     with member(fake) as one, member(fake) as two:
         settle(one)

@@ -62,7 +62,7 @@ def until(condition: Callable[[], bool], *sources: Consumer) -> None:
 
 @ALL_KINDS
 @pytest.mark.parametrize("how", ["unsubscribe", "close"])
-def test_who_leaves_in_on_revoked_owns_nothing_and_is_told_nothing(fake, kind, how):
+def test_who_leaves_in_on_revoked_owns_nothing_and_is_not_notified(fake, kind, how):
     calls: list[tuple[str, list[TopicPartition]]] = []
     with consumer(fake, kind) as one, consumer(fake, kind) as two:
 
@@ -108,7 +108,7 @@ def test_who_leaves_in_on_assigned_owns_nothing(fake, kind):
 
 
 @ALL_KINDS
-def test_who_leaves_in_on_lost_is_not_told_again_and_does_not_join(fake, kind):
+def test_who_leaves_in_on_lost_is_not_notified_again_and_does_not_join(fake, kind):
     calls: list[str] = []
     with consumer(fake, kind) as one:
 

@@ -118,7 +118,7 @@ def test_as_even_and_as_still_as_java(made: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("made", COOPERATIVE)
-def test_no_partition_before_its_owner_let_go(made: dict[str, Any]) -> None:
+def test_no_partition_before_its_owner_revoked_it(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
     assigned = ASSIGNORS["cooperative-sticky"]().assign(counts, members)
     ownership = find_owners(counts, claims_of(members))

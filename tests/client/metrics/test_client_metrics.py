@@ -196,7 +196,7 @@ def test_retries_and_errors_count_records(fake_cluster: FakeCluster) -> None:
     assert found["producer-topic-metrics,topic=t"]["record-error-total"] == 1
 
 
-def test_waiting_for_room_counts(fake_cluster: FakeCluster) -> None:
+def test_waiting_for_memory_counts(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     go_on = threading.Event()
 

@@ -11,7 +11,7 @@ from tests.client.support import open_cluster, reader, write
 
 
 @pytest.mark.parametrize("unit", [1, LARGE_BYTES])
-def test_room_is_used_again_and_grows(unit: int) -> None:
+def test_buffer_is_used_again_and_grows(unit: int) -> None:
     buffer = FrameBuffer()
     first = buffer.view(10 * unit)
     first[:] = b"a" * (10 * unit)

@@ -140,7 +140,7 @@ def test_while_nobody_waits_the_descriptor_may_keep_quiet(
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(11)[4:]
 
 
-def test_a_begun_response_decides_what_is_told_of(
+def test_a_begun_response_decides_what_is_reported(
     pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
@@ -162,7 +162,7 @@ def test_a_system_that_knows_nothing_of_it(
     check_a_large_response(reader, ours, theirs)
 
 
-def test_a_system_that_makes_no_room(
+def test_a_system_that_has_no_memory(
     pair: tuple[socket.socket, socket.socket],
     reader: ResponseReader,
     monkeypatch: pytest.MonkeyPatch,

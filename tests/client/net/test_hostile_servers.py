@@ -324,7 +324,7 @@ def test_a_server_that_does_not_know_the_password() -> None:
     assert "it is not who it claims to be" in text
 
 
-def test_words_without_end() -> None:
+def test_messages_without_end() -> None:
     """A broker's words come into ours cut, and without what would paint the terminal."""
 
     def script(peer: Peer) -> None:
@@ -382,7 +382,7 @@ def test_a_client_tries_once(
         assert server.connections == connections
 
 
-def test_a_wrong_password_is_told_to_one_of_many_servers() -> None:
+def test_a_wrong_password_goes_to_only_one_of_many_servers() -> None:
     with HostileServer(refuse) as one, HostileServer(refuse) as two, HostileServer(refuse) as three:
         servers = (one, two, three)
         addresses = ",".join(f"127.0.0.1:{server.port}" for server in servers)

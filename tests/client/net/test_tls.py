@@ -184,7 +184,7 @@ def test_certifi_where_the_system_has_no_authorities(
         shake(TlsSettings())
 
 
-def test_the_name_is_checked_unless_told_otherwise(shake: Callable[..., Any]) -> None:
+def test_the_name_is_checked_by_default(shake: Callable[..., Any]) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example"):
         shake(TRUST, "other.example")
     assert shake(replace(TRUST, check_hostname=False), "other.example")

@@ -134,7 +134,7 @@ def test_a_broker_that_cannot_be_asked_for_the_longest_timeout(fake):
 
 
 @pytest.mark.parametrize("timeout_ms", [None, 60_000])
-def test_no_permission_is_told_in_words(fake, timeout_ms):
+def test_no_permission_is_an_error_that_names_the_grant(fake, timeout_ms):
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     fake.fault(code, api="FindCoordinator", times=None)
     with transaction_of(fake, timeout_ms=timeout_ms) as transaction:

@@ -152,7 +152,7 @@ def test_without_acks_nobody_knows_what_was_sent(fake_cluster):
         assert producer.outcomes() == {("t", 0): outcome(unknown=3)}
 
 
-def test_no_room_in_time(fake_cluster):
+def test_no_memory_in_time(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)
     error = failure(

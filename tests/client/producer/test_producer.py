@@ -234,7 +234,7 @@ def test_flush_and_close_end_after_the_callbacks(fake_cluster: FakeCluster) -> N
         assert len(called) == 101
 
 
-def test_a_callback_that_waits_for_its_own_thread_is_told(fake_cluster: FakeCluster) -> None:
+def test_a_callback_that_waits_for_its_own_thread_gets_an_error(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     words: list[str] = []
     done = threading.Event()
@@ -365,7 +365,7 @@ def test_a_refused_batch_fails_its_records_and_the_next_goes_on(fake_cluster: Fa
     assert epochs == {0, 1}
 
 
-def test_the_brokers_words_about_single_records(fake_cluster: FakeCluster) -> None:
+def test_the_brokers_messages_about_single_records(fake_cluster: FakeCluster) -> None:
     """A compacted topic takes no record without a key (KIP-467)."""
     fake_cluster.create_topic("t", configs={"cleanup.policy": "compact"})
     with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
@@ -429,7 +429,7 @@ def test_lost_responses_double_nothing(fake_cluster: FakeCluster, action: Drop) 
         (-3, [-1, -1, -1]),
     ],
 )
-def test_offsets_that_no_log_can_have_are_not_told(
+def test_offsets_that_no_log_can_have_are_not_returned(
     fake_cluster: FakeCluster, told: int, offsets: list[int]
 ) -> None:
     fake_cluster.create_topic("t")
@@ -463,7 +463,7 @@ def test_a_moved_leader_is_found(fake_cluster: FakeCluster) -> None:
     assert log_values(fake_cluster, "t") == numbers(1_000)
 
 
-def test_one_look_for_a_topic_takes_no_longer_than_max_block_ms() -> None:
+def test_one_lookup_of_a_topic_takes_no_longer_than_max_block_ms() -> None:
     with opened("127.0.0.1:1", max_block_ms=1_100) as producer:
         with pytest.raises(
             KafkaTimeoutError, match=r"within 1\.1 s \(max\.block\.ms\).*Connection refused"
@@ -474,7 +474,7 @@ def test_one_look_for_a_topic_takes_no_longer_than_max_block_ms() -> None:
         assert words.startswith("topic t: a record takes 9 bytes")
 
 
-def test_the_last_look_for_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> None:
+def test_the_last_lookup_of_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> None:
     """A look-up that is begun just before the end would wait as long again."""
     waits_ms: list[float] = []
     with opened("127.0.0.1:1", max_block_ms=3_000) as producer:
@@ -590,7 +590,7 @@ def test_no_producer_id(fake_cluster: FakeCluster) -> None:
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_a_full_buffer_blocks_until_there_is_room(fake_cluster: FakeCluster) -> None:
+def test_a_full_buffer_blocks_until_memory_is_free(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     hold = threading.Event()
     fake_cluster.fault(lambda request: hold.wait(WAIT_S) and None, api="Produce", times=None)
@@ -785,7 +785,7 @@ def test_settings_are_a_mapping(kind: Any, config: Any, words: str) -> None:
         kind(config)
 
 
-def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
+def test_a_producer_that_is_collected_warns_of_what_is_lost_only(
     fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_cluster.create_topic("t")
@@ -818,7 +818,7 @@ def test_the_end_of_the_interpreter_delivers(fake_cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
 @pytest.mark.parametrize("action", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_pickling_is_refused_with_words(kind: Any, action: Callable[[Any], object]) -> None:
+def test_pickling_is_refused_with_a_message(kind: Any, action: Callable[[Any], object]) -> None:
     with kind(settings("127.0.0.1:1")) as client:
         with pytest.raises(TypeError, match=r"cannot be pickled.*Make one where it is used"):
             action(client)
@@ -847,7 +847,7 @@ _forked_delivery: Any = None
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told(fake_cluster: FakeCluster) -> None:
+def test_a_forked_child_gets_an_error(fake_cluster: FakeCluster) -> None:
     global _forked_producer, _forked_delivery
     fake_cluster.create_topic("t")
     with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:

@@ -70,7 +70,9 @@ class Gate:
 # --- calls of other threads while it ends --------------------------------------------------------
 
 
-def test_a_call_while_the_last_callbacks_run_is_told_of_the_end(fake_cluster: FakeCluster) -> None:
+def test_a_call_while_the_last_callbacks_run_raises_that_it_is_closed(
+    fake_cluster: FakeCluster,
+) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
     with opened(fake_cluster, max_block_ms=10_000) as producer, Gate() as gate:
@@ -81,7 +83,9 @@ def test_a_call_while_the_last_callbacks_run_is_told_of_the_end(fake_cluster: Fa
             producer.partitions_for("t")
 
 
-def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: FakeCluster) -> None:
+def test_a_call_while_another_thread_closes_raises_that_it_is_closed(
+    fake_cluster: FakeCluster,
+) -> None:
     fake_cluster.create_topic("t")
     with opened(fake_cluster, max_block_ms=100) as producer, Gate() as gate:
         producer.send("t", b"0").add_callback(gate)

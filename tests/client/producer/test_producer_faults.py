@@ -112,7 +112,7 @@ def test_retriable_errors_are_retried_in_order(fake_cluster, code, nth):
 
 
 @pytest.mark.parametrize("code", FINAL, ids=lambda code: code.name)
-def test_final_errors_name_the_partition_and_the_brokers_words(fake_cluster, code):
+def test_final_errors_have_the_partition_and_the_brokers_message(fake_cluster, code):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorResponse(code, message="so says the broker"), api="Produce", times=None)
     with pytest.raises(ProduceError) as raised:

@@ -208,7 +208,7 @@ def test_a_slow_broker_is_reached_while_batches_expire_one_after_another(
             pytest.fail("no batch was delivered")
 
 
-def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluster) -> None:
+def test_a_topic_that_was_never_reported_still_ends_at_max_block_ms(fake: FakeCluster) -> None:
     with opened(fake) as producer:
         producer.send("t", b"0").result(WAIT_S)
         down(fake)
@@ -266,7 +266,7 @@ def test_a_topic_that_is_gone_when_its_partitions_are_chosen_fails_only_its_own_
         other.result(WAIT_S)
 
 
-def test_a_topic_made_again_with_fewer_partitions_is_looked_at_before_records_go_there(
+def test_a_topic_recreated_with_fewer_partitions_is_looked_up_before_records_go_there(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 200)
@@ -292,7 +292,7 @@ def test_metadata_that_is_only_too_old_is_used_while_nobody_tells_newer(fake: Fa
     assert written(fake) == numbers(20)
 
 
-def test_a_broker_that_cannot_tell_yet_does_not_make_a_topic_unknown(fake: FakeCluster) -> None:
+def test_a_broker_that_does_not_know_yet_does_not_make_a_topic_unknown(fake: FakeCluster) -> None:
     """LEADER_NOT_AVAILABLE of the topic, as a broker says that has just been started."""
     with opened(fake, linger_ms=0) as producer:
         producer.send("t", b"0").result(WAIT_S)
@@ -502,7 +502,7 @@ def test_a_broker_that_knows_only_the_last_batch_behind_one_that_expired(
     )
 
 
-def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluster) -> None:
+def test_batches_that_no_broker_knows_any_more_are_reported_as_such(fake: FakeCluster) -> None:
     """Nothing tells whether they are written: that is an error, and none is sent twice."""
     log = fake.log("t", 0)
 

@@ -103,7 +103,7 @@ def test_a_partition_for_all_values(fake_cluster: FakeCluster, producer: Produce
         producer.send_many("two", values, partition=-1)
 
 
-def test_many_chunks_and_few_bytes_of_room(fake_cluster: FakeCluster) -> None:
+def test_many_chunks_and_few_bytes_of_buffer(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     config = settings(fake_cluster, buffer_memory=4_000, batch_size=300)
     with Producer(config) as producer:
@@ -226,7 +226,7 @@ def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer)
         ([{"headers": 7}], r"record 0 .*headers must be a dict or a list"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_queued(
+def test_what_is_wrong_is_an_error_before_anything_is_queued(
     fake_cluster: FakeCluster, producer: Producer, records: Any, words: str
 ) -> None:
     with pytest.raises(OptionError, match=words):
@@ -282,6 +282,6 @@ def test_headers_are_a_dict_or_pairs_and_their_values_what_a_value_may_be(
 @pytest.mark.parametrize(
     "headers", [{"a": 1}, [("a", 1)], [("a",)], {7: b""}, "a", 7, {"a": b""}.items()]
 )
-def test_the_words_about_headers_are_true(producer: Producer, headers: Any) -> None:
+def test_the_message_about_headers_is_true(producer: Producer, headers: Any) -> None:
     with pytest.raises(OptionError, match=r"header.*(str|bytes)"):
         producer.send("t", b"", headers=headers)

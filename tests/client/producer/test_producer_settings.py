@@ -377,7 +377,7 @@ def test_buffer_memory_is_what_brokers_have_not_acknowledged(fake_cluster, limit
     assert limit / 2 < most <= 1.6 * limit + 700
 
 
-def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
+def test_max_block_ms_ends_the_wait_for_memory(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)
     given = settings(fake_cluster, buffer_memory=2_000, max_block_ms=300, **SMALL)

@@ -365,7 +365,7 @@ def test_an_response_that_does_not_come(fake, api):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_coordinator_moves_between_look_and_request(fake, cluster, api):
+def test_the_coordinator_moves_between_lookup_and_request(fake, cluster, api):
     key = "g" if api == "TxnOffsetCommit" else "x"
     to = (fake.coordinator(key) + 1) % 3
     fake.fault(lambda _: fake.move_coordinator(key, to), api=api)
@@ -474,7 +474,7 @@ def test_no_permission_on_the_group(fake, cluster, api):
         commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
 
 
-def test_no_permission_on_a_topic_is_told_before_what_passes(fake, cluster):
+def test_no_permission_on_a_topic_is_reported_before_what_passes(fake, cluster):
     (row,) = init(cluster, "x")
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="AddPartitionsToTxn", partition=1)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):

@@ -338,7 +338,9 @@ def test_a_lost_session_gives_the_records_to_others(
     assert epochs.count(0) == 2
 
 
-def test_a_broken_connection_is_told(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_connection_is_reported(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     write(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
@@ -557,7 +559,7 @@ def test_an_error_of_a_whole_response_keeps_the_session(fake: FakeCluster) -> No
         assert share(fake).held, "they are still this member's"
 
 
-def test_an_outcome_beside_an_error_is_told(fake: FakeCluster) -> None:
+def test_an_outcome_beside_an_error_is_reported(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     results: list[Any] = []
     with member(fake) as consumer:

@@ -707,7 +707,7 @@ def test_other_ways_to_a_token() -> None:
 BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-def test_an_assertion_in_place_of_a_secret() -> None:
+def test_an_assertion_instead_of_a_secret() -> None:
     given = {
         "sasl_oauthbearer_token_endpoint_url": URL,
         "sasl_oauthbearer_assertion_private_key_file": "/key.pem",

@@ -158,7 +158,7 @@ def test_each_way_to_find_starts(content: str) -> None:
     assert bounds.ends.tolist() == [*expected[1:], end]
 
 
-def test_values_that_look_like_records_mislead_only_for_a_while() -> None:
+def test_values_that_resemble_records_mislead_only_for_a_while() -> None:
     """Kafka records as values of Kafka records: seeds are wrong, the result must not be."""
     inner = reference.encode_payload(equal_records(40, 13), base_offset=0, base_timestamp=NOW)
     records = [Record(n, NOW, None, inner[: 300 + n % 50]) for n in range(2000)]

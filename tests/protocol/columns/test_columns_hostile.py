@@ -277,7 +277,7 @@ def test_damaged_records(data: st.DataObject) -> None:
         max_size=12,
     )
 )
-def test_bytes_that_nearly_look_like_records(groups: list[tuple[list[int], int]]) -> None:
+def test_bytes_that_are_nearly_records(groups: list[tuple[list[int], int]]) -> None:
     same_verdict([batch_of(bytes(raw), count) for raw, count in groups])
 
 

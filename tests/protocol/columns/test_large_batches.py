@@ -171,7 +171,7 @@ def test_range_times_and_columns(large: int) -> None:
             assert is_there == (column.startswith(name)), column
 
 
-def test_steps_are_small_enough_to_look_at_the_clock_between_them() -> None:
+def test_steps_are_small_enough_to_check_the_deadline_between_them() -> None:
     """One record of 40 MiB: an empty chunk for each piece of it."""
     payload = payload_of([Record(0, NOW, b"k", bytes(40 * MIB))])
     batch = batch_of(payload, 1)
@@ -275,7 +275,7 @@ def test_a_length_is_refused_before_its_bytes_come() -> None:
     ("codec", "nothing"),
     [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.SNAPPY, b"\0\0\0\x01\0")],
 )
-def test_parts_that_give_nothing_leave_time_to_look_at_the_clock(
+def test_parts_that_give_nothing_leave_time_to_check_the_deadline(
     codec: Codec, nothing: bytes
 ) -> None:
     """A few MB of them took seconds. They may stand anywhere, also inside a record's numbers."""

@@ -170,7 +170,7 @@ def test_counts_that_are_not_true() -> None:
         assert not any(same_as_slow([(plain, count)] * 20))
 
 
-def test_chains_of_very_unlike_counts_take_little_room() -> None:
+def test_chains_of_very_unlike_counts_take_little_memory() -> None:
     """A row of 255 steps for each of thousands of chains would take 100 times the records."""
     batches = [(records([6]), 1)] * 3000 + [(records([6, 7] * 127), 254)] * 9
     assert all(same_as_slow(batches, 0))
@@ -182,7 +182,7 @@ def test_chains_of_very_unlike_counts_take_little_room() -> None:
 
 
 @pytest.mark.slow
-def test_windows_of_seeds_take_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_seeds_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of large records must not make the windows of tiny ones large."""
     shapes: list[tuple[int, ...]] = []
 

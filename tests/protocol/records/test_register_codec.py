@@ -42,7 +42,7 @@ def unpacked(data: memoryview, max_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_functions_take_the_place_of_a_codec_and_are_taken_back(codec: Codec) -> None:
+def test_functions_replace_a_codec_and_are_removed_again(codec: Codec) -> None:
     before = compress(codec, DATA)
     for name in (codec, int(codec), codec.name.lower()):
         register_codec(name, compress=packed, decompress=unpacked)

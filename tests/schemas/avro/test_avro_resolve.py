@@ -247,7 +247,7 @@ def test_topmost_records_may_have_any_name() -> None:
         ),
     ],
 )
-def test_what_cannot_resolve_is_told_at_once(writer: Any, reader: Any, words: str) -> None:
+def test_what_cannot_resolve_is_an_error_immediately(writer: Any, reader: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         decode(record(("x", writer)), [], record(("x", reader)))
 

@@ -60,7 +60,7 @@ INNER = record(("a", "int"), name="Inner")
         ),
     ],
 )
-def test_what_cannot_be_used_is_told_with_its_place(text: str, words: str) -> None:
+def test_what_cannot_be_used_is_an_error_with_its_location(text: str, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         avro.arrow_type(Schema("avro", text))
 
@@ -143,7 +143,7 @@ def test_comments_are_taken_as_java_takes_them() -> None:
         ('"lo/**/ng" # not a comment', "Extra data"),
     ],
 )
-def test_what_is_wrong_beside_comments_has_its_place(text: str, words: str) -> None:
+def test_what_is_wrong_beside_comments_has_its_location(text: str, words: str) -> None:
     with pytest.raises(SchemaError, match=f"is not JSON: .*{words}"):
         avro.arrow_type(Schema("avro", text))
 

@@ -638,7 +638,7 @@ def test_connects_times() -> None:
     assert values[72].startswith("field day: is a string")
 
 
-def test_what_only_checks_is_not_looked_at() -> None:
+def test_what_only_checks_is_not_read() -> None:
     node = {
         "properties": {
             "a": {"type": "integer", "minimum": 5},

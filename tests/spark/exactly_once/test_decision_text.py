@@ -63,7 +63,7 @@ def test_any_host_name_fits(application: str):
     assert latest_decision([text]) == dataclasses.replace(decision, application=application[:100])
 
 
-def test_three_hundred_tasks_fit_in_one_place():
+def test_three_hundred_tasks_fit_in_one_decision():
     tasks = [TaskTransaction(n, 0, 40_000 + n, 1000 + n) for n in range(300)]
     assert len(of(*tasks).texts()) == 1
 

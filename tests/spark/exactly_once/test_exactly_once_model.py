@@ -408,7 +408,7 @@ def test_a_new_checkpoint_under_an_old_prefix(query):
     new.assert_nothing_open()
 
 
-def test_two_queries_with_one_prefix_are_told(query):
+def test_two_queries_with_one_prefix_get_an_error(query):
     one, two = Query(query.cluster, prefix="same"), Query(query.cluster, prefix="same")
     run_one, run_two = one.new_run(), two.new_run()
     one.run_batch(run_one, 0)
@@ -428,7 +428,7 @@ def test_a_longer_prefix_is_another_query(query):
     short.assert_each_row_once(1)
 
 
-def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
+def test_a_task_that_was_replaced_says_by_whom_and_does_nothing(query):
     query.run_up_to(0)
     run = query.new_run()
     place = query.place(run, 1, 1)
@@ -505,7 +505,7 @@ def test_an_empty_micro_batch_does_not_abort_what_another_driver_has_decided(que
     ],
     ids=["nothing", "deep", "too large", "twice", "not a name"],
 )
-def test_what_others_wrote_into_the_group_is_refused_in_words(query, text):
+def test_what_others_wrote_into_the_group_is_refused_with_a_message(query, text):
     group = query.new_run().decisions
     with open_cluster(query.cluster) as cluster:
         commit_offsets(cluster, group, {TopicPartition(query.topics[0], 0): 5}, metadata=text)

@@ -460,7 +460,7 @@ def test_a_partition_without_late_records_is_left_out(fake_cluster: Any) -> None
     ]
 
 
-def test_an_old_broker_cannot_tell_that_there_are_none(fake_cluster_factory: Any) -> None:
+def test_an_old_broker_cannot_say_that_there_are_none(fake_cluster_factory: Any) -> None:
     cluster = fake_cluster_factory(1, kafka_version="2.1")
     cluster.create_topic("t")
     write_times(cluster, "t", 0, [100, 300, 200])

@@ -315,7 +315,7 @@ def test_a_dead_letter_above_the_topic_s_limit(orders: Topics) -> None:
 @pytest.mark.parametrize(
     ("rights", "denied"), [(1 << 8, True), (1 << 8 | 1 << 4, False), (0, False)]
 )
-def test_a_dead_letter_topic_that_may_not_be_written_is_told_when_the_read_is_planned(
+def test_a_dead_letter_topic_that_may_not_be_written_is_an_error_when_the_read_is_planned(
     orders: Topics, rights: int, denied: bool
 ) -> None:
     orders.cluster.create_topic("dead")

@@ -44,7 +44,7 @@ def test_ranges_are_what_is_wanted_and_there(
     assert sum(loss.missing for loss in counted) == missing
 
 
-def test_only_what_moves_is_looked_at() -> None:
+def test_only_what_moves_is_checked() -> None:
     assert partitions_to_check({A0: 1, A1: 2}, {A0: 1, A1: 5, B0: 0}) == [A1, B0]
 
 

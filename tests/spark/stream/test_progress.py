@@ -191,7 +191,7 @@ def test_a_lag_that_nobody_tells(row: Any, capsys: Any, monkeypatch: pytest.Monk
     assert all(0 < wait <= 1 for wait in waits)
 
 
-def test_rows_that_spark_does_not_tell(capsys: Any) -> None:
+def test_rows_that_spark_does_not_report(capsys: Any) -> None:
     nan = report(3, numInputRows=0, processedRowsPerSecond=float("nan"))
     query = Query(nan, name=None)
     assert shown(capsys, query) == "01234567  batch 3  0 rows in 1.3 s  lag 1,200  ended\n"

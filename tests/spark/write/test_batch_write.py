@@ -328,7 +328,7 @@ def test_errors_name_the_culprit(
     assert words.replace("TOPIC", topic) in str(caught.value)
 
 
-def test_a_record_that_is_too_large_is_an_error_with_its_place(
+def test_a_record_that_is_too_large_is_an_error_with_its_location(
     spark: Any, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic()

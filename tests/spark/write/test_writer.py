@@ -135,7 +135,7 @@ def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[b
         ),
     ],
 )
-def test_bad_columns_in_the_jvm_connectors_words(
+def test_bad_columns_have_the_jvm_connectors_messages(
     schema: str, topic: str | None, words: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
@@ -447,9 +447,7 @@ def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int)
     st.sampled_from((1, 16, 100, 1000)),
     st.sampled_from("abc"),
 )
-def test_rows_without_key_or_partition_go_the_same_way_when_looked_at_one_by_one(
-    batches, sticky_bytes, topic
-):
+def test_rows_without_key_or_partition_go_the_same_way_one_by_one(batches, sticky_bytes, topic):
     # A column of partitions that are all null sends rows the general way.
     fast, slow = router(sticky_bytes), router(sticky_bytes)
     for values in batches:
