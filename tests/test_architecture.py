@@ -422,7 +422,7 @@ CONNECTION, READER = "client/net/connection.py", "spark/read/reader.py"
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "words"),
+    ("name", "line", "message"),
     [
         # layers
         (WIRE, CLUSTER, "protocol imports client"),
@@ -495,9 +495,9 @@ CONNECTION, READER = "client/net/connection.py", "spark/read/reader.py"
         (WIRE, "assert True", "assert"),
     ],
 )
-def test_checker_sees_planted_faults(tmp_path: Path, name: str, line: str, words: str) -> None:
+def test_checker_sees_planted_faults(tmp_path: Path, name: str, line: str, message: str) -> None:
     found = planted(tmp_path, {name: f"{line}\n"})
-    assert any(words in fault for fault in found), found
+    assert any(message in fault for fault in found), found
     assert any(fault.startswith(f"{name}:") for fault in found), found
 
 

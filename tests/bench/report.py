@@ -617,19 +617,19 @@ def _draw_ratios(ratios: dict[str, list[float]]) -> None:
     _, axes = pyplot.subplots(figsize=(8, 0.9 + 0.26 * len(ratios)))
     medians = [statistics.median(values) for values in ratios.values()]
     colours = colours_of(axes)
-    places = range(len(ratios))
+    positions = range(len(ratios))
     # Bars begin at 1, so that what is slower than its rival goes to the left.
     widths = [median - 1 for median in medians]
-    axes.barh(places, widths, left=1, color=[colours[median < 1] for median in medians])
+    axes.barh(positions, widths, left=1, color=[colours[median < 1] for median in medians])
     text_colour = axes.xaxis.label.get_color()
-    axes.hlines(places, [*map(min, ratios.values())], [*map(max, ratios.values())], text_colour)
-    for place, (median, values) in enumerate(zip(medians, ratios.values(), strict=True)):
-        axes.text(max(1, *values) * 1.06, place, f"{median:.1f}", va="center", fontsize=9)
+    axes.hlines(positions, [*map(min, ratios.values())], [*map(max, ratios.values())], text_colour)
+    for position, (median, values) in enumerate(zip(medians, ratios.values(), strict=True)):
+        axes.text(max(1, *values) * 1.06, position, f"{median:.1f}", va="center", fontsize=9)
     axes.set_xscale("log")
     ticks = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_yticks(places, ratios, fontsize=9)
+    axes.set_yticks(positions, ratios, fontsize=9)
     axes.set_ylim(len(ratios) - 0.4, -0.6)
     axes.axvline(1, color=text_colour, linewidth=0.9)
     axes.grid(visible=False, axis="y")

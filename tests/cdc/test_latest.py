@@ -138,14 +138,14 @@ def test_positions_decide_and_offsets_break_ties(spark: Any) -> None:
 
 def test_rows_of_one_record_take_each_other_s_keys(spark: Any) -> None:
     """MySQL's UPDATE … SET id = id + 1 ORDER BY id DESC, in one record of Canal."""
-    one, two, three = ((id, "a") for id in (1, 2, 3))
+    first, second, third = ((id, "a") for id in (1, 2, 3))
     changes = frame(
         spark,
         [
-            record(0, "c", None, "first", key=one),
-            record(1, "c", None, "second", key=two),
-            record(2, "u", None, "second", key=three, old_key=two),
-            record(2, "u", None, "first", key=two, old_key=one),
+            record(0, "c", None, "first", key=first),
+            record(1, "c", None, "second", key=second),
+            record(2, "u", None, "second", key=third, old_key=second),
+            record(2, "u", None, "first", key=second, old_key=first),
         ],
     )
     rows = cdc.latest(changes).collect()

@@ -104,8 +104,8 @@ def test_version_2(tmp_path: Path) -> None:
 
 def test_two_backups_in_one_second(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
-    places = {plan(tmp_path, to('{"t":{"0":5}}'), stopped=True).apply() for _ in range(3)}
-    assert len(places) == 3
+    positions = {plan(tmp_path, to('{"t":{"0":5}}'), stopped=True).apply() for _ in range(3)}
+    assert len(positions) == 3
 
 
 _KILLED = """

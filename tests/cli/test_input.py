@@ -62,16 +62,16 @@ def test_lines_are_the_same_as_in_a_simple_loop():
 
 def test_a_line_is_yielded_immediately():
     """`tail -f | sparkkafka write` must not wait for a full block."""
-    asked = []
+    requests = []
 
     def chunks():
         for chunk in (b"one\ntw", b"o\n", b"three"):
-            asked.append(chunk)
+            requests.append(chunk)
             yield chunk
 
     batches = line_batches(chunks(), LineFormat())
     assert next(batches).batch.column("value").to_pylist() == [b"one"]
-    assert asked == [b"one\ntw"]
+    assert requests == [b"one\ntw"]
     assert rows(batches) == [{"key": None, "value": b"two"}, {"key": None, "value": b"three"}]
 
 

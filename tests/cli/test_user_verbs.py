@@ -75,24 +75,24 @@ def test_a_password_from_stdin(command, fake, monkeypatch):
 
 
 def test_a_password_from_the_prompt(command, fake, monkeypatch):
-    asked: list[tuple[str, dict[str, Any]]] = []
+    requests: list[tuple[str, dict[str, Any]]] = []
 
     def prompt(text: str, **options: Any) -> str:
-        asked.append((text, options))
+        requests.append((text, options))
         return HUSH
 
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     monkeypatch.setattr("typer.prompt", prompt)
     run = command("users", "create", "etl", "--mechanism", SHA_256)
     assert was_sent(fake)
-    ((text, options),) = asked
+    ((text, options),) = requests
     assert text == "Password of user etl"
     assert options == {"hide_input": True, "confirmation_prompt": True, "err": True}
     assert HUSH not in run.out + run.err
     # The second time the command asks, and the response is "y".
     run = command("users", "create", "etl", "--mechanism", SHA_256)
     assert "replace it?" in run.err
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_wrong_use_is_one_line_without_the_password(command, fake, tmp_path):

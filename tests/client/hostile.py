@@ -44,28 +44,28 @@ class Peer:
         size = int.from_bytes(self._read(4), "big")
         return decode_request(self._read(size))
 
-    def respond(self, asked: ServerRequest, response: Any) -> None:
-        self.say(encode_response(response, asked.version, asked.correlation_id))
+    def respond(self, request: ServerRequest, response: Any) -> None:
+        self.say(encode_response(response, request.version, request.correlation_id))
 
     def greet(self) -> None:
         """Answer the question for versions, as a broker does."""
-        asked = self.ask()
-        assert asked.api_key == API_VERSIONS
-        self.respond(asked, ApiVersionsResponse(api_keys=OFFERED))
+        request = self.ask()
+        assert request.api_key == API_VERSIONS
+        self.respond(request, ApiVersionsResponse(api_keys=OFFERED))
 
     def shake(self, *mechanisms: str) -> None:
         """The same, and offer mechanisms."""
         self.greet()
-        asked = self.ask()
-        assert asked.api_key == SASL_HANDSHAKE
-        self.respond(asked, SaslHandshakeResponse(mechanisms=list(mechanisms)))
+        request = self.ask()
+        assert request.api_key == SASL_HANDSHAKE
+        self.respond(request, SaslHandshakeResponse(mechanisms=list(mechanisms)))
 
     def step(self, say: bytes | Callable[[bytes], bytes], **more: Any) -> None:
         """One round of authentication."""
-        asked = self.ask()
-        assert asked.api_key == SASL_AUTHENTICATE
-        auth_bytes = say(bytes(asked.message.auth_bytes)) if callable(say) else say
-        self.respond(asked, SaslAuthenticateResponse(auth_bytes=auth_bytes, **more))
+        request = self.ask()
+        assert request.api_key == SASL_AUTHENTICATE
+        auth_bytes = say(bytes(request.message.auth_bytes)) if callable(say) else say
+        self.respond(request, SaslAuthenticateResponse(auth_bytes=auth_bytes, **more))
 
     def wait(self) -> None:
         """Say nothing until the client goes."""

@@ -647,7 +647,7 @@ def test_settings_of_a_wrong_kind(cls: Callable[[Any], Any], config: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("act", "message"),
     [
         (lambda: NewTopic("x", replica_assignment=[[1]]), "replica_assignment is a dict"),
         (lambda: NewTopic("x", replica_assignment={"0": [1]}), "each key of .*replica_assignment"),
@@ -657,8 +657,8 @@ def test_settings_of_a_wrong_kind(cls: Callable[[Any], Any], config: Any) -> Non
         (lambda: Deadline(True), "total_ms"),
     ],
 )
-def test_what_is_wrong_when_it_is_made(act: Callable[[], Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_what_is_wrong_when_it_is_made(act: Callable[[], Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         act()
 
 

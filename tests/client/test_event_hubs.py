@@ -123,8 +123,8 @@ def test_requests_are_kept_below_the_limit_of_the_service(event_hubs: FakeCluste
 def test_a_record_above_the_limit_of_the_service_is_refused_before_it_is_sent(
     event_hubs: FakeCluster,
 ) -> None:
-    words = "more than max.request.size=1000000 allows"
-    with open_cluster(event_hubs) as cluster, pytest.raises(ProduceError, match=words):
+    message = "more than max.request.size=1000000 allows"
+    with open_cluster(event_hubs) as cluster, pytest.raises(ProduceError, match=message):
         send_a_megabyte(cluster, SERVERS, batches=1)
     assert event_hubs.requests_of("Produce") == []
 
@@ -132,8 +132,8 @@ def test_a_record_above_the_limit_of_the_service_is_refused_before_it_is_sent(
 def test_elsewhere_the_error_of_a_closed_connection_names_the_option(
     event_hubs: FakeCluster,
 ) -> None:
-    words = r"had 10\d{5} bytes of records: .* lower max\.request\.size=1048576"
-    with open_cluster(event_hubs) as cluster, pytest.raises(ProduceError, match=words) as raised:
+    message = r"had 10\d{5} bytes of records: .* lower max\.request\.size=1048576"
+    with open_cluster(event_hubs) as cluster, pytest.raises(ProduceError, match=message) as raised:
         send_a_megabyte(cluster, event_hubs, batches=1, retries=3)
     assert raised.value.written is Written.UNKNOWN
 

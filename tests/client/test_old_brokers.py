@@ -30,7 +30,7 @@ def admin(old: FakeCluster) -> Iterator[Admin]:
 
 
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("act", "message"),
     [
         (lambda admin: admin.list_transactions(), r"ListTransactions needs Kafka 3\.0"),
         (lambda admin: admin.list_transactions(open_for_ms=5), r"open_for_ms needs Kafka 3\.8"),
@@ -69,9 +69,9 @@ def admin(old: FakeCluster) -> Iterator[Admin]:
     ],
 )
 def test_the_kafka_that_is_needed_is_named(
-    admin: Admin, act: Callable[[Admin], Any], words: str
+    admin: Admin, act: Callable[[Admin], Any], message: str
 ) -> None:
-    with pytest.raises(UnsupportedVersionError, match=words):
+    with pytest.raises(UnsupportedVersionError, match=message):
         act(admin)
 
 
@@ -92,8 +92,8 @@ def test_offsets_of_a_member_are_refused_where_brokers_cannot_check_it(old: Fake
     with Producer(settings(old, transactional_id="tid")) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        words = r"member of group 'g' .*Kafka 2\.5 or later.*give the group's name, 'g'"
-        with pytest.raises(UnsupportedVersionError, match=words):
+        message = r"member of group 'g' .*Kafka 2\.5 or later.*give the group's name, 'g'"
+        with pytest.raises(UnsupportedVersionError, match=message):
             producer.send_offsets_to_transaction({TP: 5}, GroupMetadata("g", 1, "member"))
         with pytest.raises(TransactionError, match="can only be aborted"):
             producer.commit_transaction()

@@ -44,9 +44,9 @@ def test_codecs(servers: str, topics: Topics) -> None:
             for record in records:
                 producer.send(ours, record.value, key=record.key, partition=0)
         confluent_write(servers, theirs, records, compression_type=codec)
-        wanted = sorted((row.key or b"", row.value or b"") for row in records)
+        expected = sorted((row.key or b"", row.value or b"") for row in records)
         for found in (confluent_read(servers, ours, 2), our_rows(servers, theirs, 2)):
-            assert sorted((row.key or b"", row.value or b"") for row in found) == wanted, codec
+            assert sorted((row.key or b"", row.value or b"") for row in found) == expected, codec
 
 
 def test_classic_groups(servers: str, topics: Topics) -> None:

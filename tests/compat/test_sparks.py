@@ -144,18 +144,18 @@ def test_metrics(job: Job, topics: Topics) -> None:
     with closing(sparkkafka.metrics(job.spark, job.kafka, every_s=0.2)) as metrics:
         writer = job.stream(topic, **metrics.options).writeStream.format("noop")
         query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
-        wanted = {"input_rows_total": 500, "read_records_total": 500, "lag_records": 0}
+        expected = {"input_rows_total": 500, "read_records_total": 500, "lag_records": 0}
         until_s = time.monotonic() + WAIT_S
         found: dict[str, float] = {}
-        while time.monotonic() < until_s and not wanted.items() <= found.items():
+        while time.monotonic() < until_s and not expected.items() <= found.items():
             time.sleep(0.1)
             found = {
-                one.metric.name.removeprefix("sparkkafka_"): one.value
-                for one in metrics.samples()
-                if one.labels.get("query") == str(query.id)
+                sample.metric.name.removeprefix("sparkkafka_"): sample.value
+                for sample in metrics.samples()
+                if sample.labels.get("query") == str(query.id)
             }
         query.stop()
-        assert wanted.items() <= found.items()
+        assert expected.items() <= found.items()
 
 
 def test_commit_to_group(job: Job, servers: str, topics: Topics) -> None:

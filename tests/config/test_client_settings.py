@@ -65,7 +65,7 @@ def test_assignors_by_either_name(text: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"group.instance.id": "i"}, "group.instance.id needs a group"),
         ({"group.id": ""}, "group.id is empty"),
@@ -87,13 +87,13 @@ def test_assignors_by_either_name(text: str, names: tuple[str, ...]) -> None:
         ({"value.deserializer": "x"}, "Keys and values are read as binary"),
     ],
 )
-def test_refused_consumers(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_refused_consumers(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_consumer_settings(SERVERS | given)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"transactional.id": ""}, "transactional.id is empty"),
         ({"transactional.id": "t", "acks": 1}, "transactional.id needs the idempotent producer"),
@@ -102,8 +102,8 @@ def test_refused_consumers(given: dict[str, Any], words: str) -> None:
         ({"partitioner.class": "mine"}, "partitioner.class must be"),
     ],
 )
-def test_refused_producers(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_refused_producers(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_producer_settings(SERVERS | given)
 
 
@@ -132,7 +132,7 @@ def test_settings_of_another_client_are_passed_over_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("message.timeout.ms", "it is delivery.timeout.ms here"),
         ("metadata.broker.list", "it is bootstrap.servers here"),
@@ -142,8 +142,8 @@ def test_settings_of_another_client_are_passed_over_with_a_warning(
         ("on_conect", "did you mean 'on_connect'"),
     ],
 )
-def test_names_of_other_clients(name: str, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_names_of_other_clients(name: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_consumer_settings(SERVERS | {name: "x"})
 
 

@@ -210,7 +210,7 @@ def test_a_schema_is_inferred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"valueFormat": "avro"}, "valueFormat=avro needs a schema: set schema.registry.url"),
         ({"keyFormat": "protobuf"}, "or keySchema to the schema's text or a file's path"),
@@ -307,12 +307,12 @@ def test_a_schema_is_inferred() -> None:
         ({"valueFormat": "avro", "schema.registry.max.retries": "1"}, "schema.registry.url is not"),
     ],
 )
-def test_reads_that_are_refused(options: dict[str, str], words: str) -> None:
-    assert words in refused(read, **options)
+def test_reads_that_are_refused(options: dict[str, str], message: str) -> None:
+    assert message in refused(read, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"valueFormat": "avro"}, "needs the Schema Registry, which assigns the schema's id"),
         ({"valueFormat": "avro"}, "or valueFraming=none to write bare payloads (with valueSchema)"),
@@ -350,8 +350,8 @@ def test_reads_that_are_refused(options: dict[str, str], words: str) -> None:
         ),
     ],
 )
-def test_writes_that_are_refused(options: dict[str, str], words: str) -> None:
-    assert words in refused(write, **options)
+def test_writes_that_are_refused(options: dict[str, str], message: str) -> None:
+    assert message in refused(write, **options)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_an_option_by_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("registry:8081", "begins neither with https:// nor with http://"),
         ("ftp://h", "is not a URL of the form https://host:port/path"),
@@ -453,9 +453,9 @@ def test_an_option_by_two_names() -> None:
         (" , ", "no URL is given"),
     ],
 )
-def test_urls_that_are_refused(text: str, words: str) -> None:
+def test_urls_that_are_refused(text: str, message: str) -> None:
     given = {"schema.registry.url": text}
-    assert words in refused(read, valueFormat="avro", **given)
+    assert message in refused(read, valueFormat="avro", **given)
 
 
 def test_urls() -> None:
@@ -464,7 +464,7 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (
             {"basic.auth.user.info": "a:hush", "bearer.auth.token": "hush"},
@@ -516,9 +516,9 @@ def test_urls() -> None:
         ({"cache.capacity": "0"}, "schema.registry.cache.capacity must be"),
     ],
 )
-def test_registries_that_are_refused(options: dict[str, str], words: str) -> None:
+def test_registries_that_are_refused(options: dict[str, str], message: str) -> None:
     given = {f"schema.registry.{name}": value for name, value in options.items()}
-    assert words in refused(registry, **given)
+    assert message in refused(registry, **given)
 
 
 def test_tls_without_https_is_an_error() -> None:

@@ -260,7 +260,7 @@ def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"kafka.max.poll.records": "5"}, "kafka.max.poll.records has no effect"),
         ({"kafka.fetch.max.byte": "5"}, "did you mean 'kafka.fetch.max.bytes'?"),
@@ -285,13 +285,13 @@ def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str)
     ],
 )
 def test_one_warning_per_option(
-    given: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
+    given: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             parse_read_options({**READ, **given})
     assert len(caplog.records) == 1
-    assert words in caplog.text
+    assert message in caplog.text
 
 
 def test_include_headers_on_a_write_has_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -470,7 +470,7 @@ def test_assign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "words"),
+    ("option", "text", "message"),
     [
         ("startingOffsets", "latest", "starting offset can't be latest for batch queries on Kafka"),
         (
@@ -485,10 +485,10 @@ def test_assign() -> None:
         ("endingOffsets", "end", "endingOffsets must be latest or JSON"),
     ],
 )
-def test_bounds_of_a_batch(option: str, text: str, words: str) -> None:
+def test_bounds_of_a_batch(option: str, text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_read_options({**READ, option: text})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
@@ -521,7 +521,7 @@ def test_times_come_before_offsets_and_the_whole_before_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "words"),
+    ("option", "text", "message"),
     [
         ("startingTimestamp", "yesterday", "Expected a single long value, got yesterday"),
         ("endingTimestamp", "-1", "Expected a single long value, got -1"),
@@ -538,10 +538,10 @@ def test_times_come_before_offsets_and_the_whole_before_partitions() -> None:
         ("maxRecordsPerPartition", "-1", "maxRecordsPerPartition must be a whole number of 1"),
     ],
 )
-def test_times_and_splits_that_mean_nothing(option: str, text: str, words: str) -> None:
+def test_times_and_splits_that_mean_nothing(option: str, text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_read_options({**READ, option: text})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert option in str(caught.value)
 
 
@@ -577,17 +577,17 @@ def test_other_conflicts_switch_it_off_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"acks": "1"}, "needs acks=all, but acks is 1"),
         ({"retries": "0"}, "needs retries above 0, but retries is 0"),
         ({"max.in.flight.requests.per.connection": "6"}, "needs at most 5 max.in.flight"),
     ],
 )
-def test_explicit_idempotence_conflicts(given: dict[str, str], words: str) -> None:
+def test_explicit_idempotence_conflicts(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_producer_options({"enable.idempotence": "true", **given})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     given = {"enable.idempotence": "false", **given}
     assert not parse_producer_options(given).enable_idempotence
 
@@ -709,16 +709,16 @@ def test_partitioners(text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("com.acme.ByRegion", r"got 'com.acme.ByRegion': no Java class runs here$"),
         ("Murmur2", r"got 'Murmur2'$"),
         ("", r"got ''$"),
     ],
 )
-def test_other_partitioners_are_refused_with_those_that_there_are(text: str, words: str) -> None:
+def test_other_partitioners_are_refused_with_those_that_there_are(text: str, message: str) -> None:
     listed = r"must be one of murmur2_random, murmur2, consistent_random, .*RoundRobinPartitioner, "
-    with pytest.raises(OptionError, match=rf"^kafka\.partitioner\.class {listed}{words}"):
+    with pytest.raises(OptionError, match=rf"^kafka\.partitioner\.class {listed}{message}"):
         write(kafka__partitioner__class=text)
 
 
@@ -915,8 +915,8 @@ def test_limits_of_a_stream() -> None:
         for bad in ("0", "-1", "x", "1.5"):
             with pytest.raises(OptionError, match=name):
                 stream(**{name: bad})
-    words = r"minOffsetPerTrigger\(9\) is higher than the maxOffsetsPerTrigger\(3\)"
-    with pytest.raises(OptionError, match=words):
+    message = r"minOffsetPerTrigger\(9\) is higher than the maxOffsetsPerTrigger\(3\)"
+    with pytest.raises(OptionError, match=message):
         stream(maxOffsetsPerTrigger="3", minOffsetsPerTrigger="9")
 
 
@@ -996,7 +996,7 @@ def test_create_topic_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("compact", "createTopic.configs must be JSON"),
         ("[1]", "createTopic.configs must be JSON"),
@@ -1008,10 +1008,10 @@ def test_create_topic_options() -> None:
         ('{"a": 1e999}', "the value of 'a' is not a number that JSON or Kafka has"),
     ],
 )
-def test_bad_configs_of_topics(text: str, words: str) -> None:
+def test_bad_configs_of_topics(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_write_options({**WRITE, "createTopic": "true", "createTopic.configs": text})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_how_to_make_topics_without_making_them_is_a_warning(

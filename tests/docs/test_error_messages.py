@@ -93,4 +93,4 @@ def test_each_heading_is_a_part_of_a_message() -> None:
     headings = set(re.findall(r"^### (.*)$", section, re.MULTILINE)) - ELSEWHERE
     texts = [re.sub(r"\b\d+\b", "N", re.sub(r"=\d+", "", text)) for text in messages()]
     assert len(headings) == len(texts)
-    assert [one for one in headings if not any(one in text for text in texts)] == []
+    assert [heading for heading in headings if not any(heading in text for text in texts)] == []

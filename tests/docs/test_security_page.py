@@ -47,14 +47,14 @@ def options_of(snippet: str, secured: Secured, folder: Path) -> dict[str, str]:
     options = names["options"]
     listener = "SASLTLS" if "SASL" in options["kafka.security.protocol"] else "TLS"
     listener = "MTLS" if "kafka.ssl.key.location" in options else listener
-    places = {
+    positions = {
         "broker.example:9093": secured.servers(listener),
         "/etc/kafka/ca.pem": secured.authority_file,
         "/etc/kafka": str(folder),
         "/var/run/kafka": str(folder),
         "https://id.example/token": secured.tokens.url,
     }
-    for old, new in places.items():
+    for old, new in positions.items():
         options = {name: value.replace(old, new) for name, value in options.items()}
     return options
 

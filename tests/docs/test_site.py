@@ -61,7 +61,7 @@ def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("html", "words"),
+    ("html", "message"),
     [
         ('<img src="none.png">', "index.html: none.png leads nowhere"),
         ('<a href="sub/index.html#none">', "index.html: sub/index.html#none: no such anchor"),
@@ -71,23 +71,23 @@ def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str) -> None:
         ('<a href="https://host.example/">', None),
     ],
 )
-def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) -> None:
+def test_what_our_own_check_finds(tmp_path: Path, html: str, message: str | None) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "index.html").write_text('<p id="there">')
     (tmp_path / "index.html").write_text(html)
     found = list(docs_site.broken_addresses(tmp_path))
-    assert len(found) == (words is not None)
-    assert all(words in line for line in found)
+    assert len(found) == (message is not None)
+    assert all(message in line for line in found)
 
 
-@pytest.mark.parametrize("place", ["<td>{}</td>", '<span class="md-ellipsis">{}</span></a>'])
-def test_long_names_in_narrow_columns_may_break(place: str) -> None:
+@pytest.mark.parametrize("position", ["<td>{}</td>", '<span class="md-ellipsis">{}</span></a>'])
+def test_long_names_in_narrow_columns_may_break(position: str) -> None:
     name = "<code>kafka.x_y=maxOffsets</code>"
     html = docs_site.with_breaks_in_names(
-        f"<p>{name}</p>" + place.format(f"{name} <code>a.b</code>")
+        f"<p>{name}</p>" + position.format(f"{name} <code>a.b</code>")
     )
     broken = "<code>kafka.<wbr>x_<wbr>y=<wbr>max<wbr>Offsets</code>"
-    assert html == f"<p>{name}</p>" + place.format(f"{broken} <code>a.b</code>")
+    assert html == f"<p>{name}</p>" + position.format(f"{broken} <code>a.b</code>")
 
 
 def test_the_search_finds_a_name_under_its_own_heading() -> None:
@@ -136,7 +136,7 @@ def test_a_question_finds_its_response(question: str, response: str) -> None:
     found = [
         title
         for title, said in sections.items()
-        if all(any(word.startswith(asked) for word in said) for asked in words(question))
+        if all(any(word.startswith(request) for word in said) for request in words(question))
     ]
     assert response in found and len(found) <= 3
 

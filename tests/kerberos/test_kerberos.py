@@ -151,21 +151,21 @@ def test_sessions_are_renewed(realm: Realm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({SERVICE: "other"}, "for other/127.0.0.1: .*not found in Kerberos database"),
         ({"sasl.jaas.config": "user"}, "of bob, from the keytab .*alice.keytab"),
         ({"sasl.jaas.config": "file"}, "the keytab .*gone cannot be read on this machine"),
     ],
 )
-def test_what_is_wrong_is_said(realm: Realm, change: Settings, words: str) -> None:
+def test_what_is_wrong_is_said(realm: Realm, change: Settings, message: str) -> None:
     settings = realm.by_keytab() | change
     if change.get("sasl.jaas.config") == "user":
         settings = realm.by_keytab(user="bob")
     elif change.get("sasl.jaas.config") == "file":
         jaas = realm.by_keytab()["sasl.jaas.config"].replace("alice.keytab", "gone")
         settings["sasl.jaas.config"] = jaas
-    with pytest.raises(AuthenticationError, match=words), Admin(settings) as admin:
+    with pytest.raises(AuthenticationError, match=message), Admin(settings) as admin:
         admin.list_topics()
 
 

@@ -293,14 +293,14 @@ def test_a_gateway_that_is_no_http_server(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "PUSH_LIMIT_S", 0.2)
-    asked: list[float] = []
+    requests: list[float] = []
     over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append(time.monotonic())
-            if len(asked) == 1:
+            requests.append(time.monotonic())
+            if len(requests) == 1:
                 self.wfile.write(b"SSH-2.0-x\r\n")
                 return
             with contextlib.suppress(OSError):
@@ -311,7 +311,7 @@ def test_a_gateway_that_is_no_http_server(
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         pusher = Pusher(filled(), f"127.0.0.1:{server.server_port}", "night", 0.01)
-        wait_until(lambda: len(asked) == 2, "a push after the one that failed")
+        wait_until(lambda: len(requests) == 2, "a push after the one that failed")
         assert caplog.text.count("metrics are not pushed to") == 1
         pusher.close()  # while the gateway still answers
         over.set()

@@ -54,10 +54,14 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     size_bytes = fill(servers, source)
     kafka = {"kafka.bootstrap.servers": servers}
     metrics = sparkkafka.metrics(spark, kafka, prometheus_port=0, every_s=0.2)
-    told = kafka | metrics.options
+    reported = kafka | metrics.options
 
     def rows(**more: str) -> Any:
-        given = told | {"subscribe": source, "startingOffsets": "earliest", "valueFormat": "json"}
+        given = reported | {
+            "subscribe": source,
+            "startingOffsets": "earliest",
+            "valueFormat": "json",
+        }
         given |= {"valueSchema": SCHEMA, "valueFraming": "none", **more}
         return spark.readStream.format("pykafka").options(**given).load()
 
@@ -66,15 +70,15 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
             rows(onBadRecord="deadLetter", **{"deadLetter.topic": dead})
             .selectExpr("key", "to_json(value) AS value")
             .writeStream.format("pykafka")
-            .options(**told, topic=target, deliveryGuarantee="exactly-once")
+            .options(**reported, topic=target, deliveryGuarantee="exactly-once")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .queryName("orders")
             .trigger(processingTime="200 milliseconds")
             .start()
         )
 
-    def value(name: str, place: str = "") -> float | None:
-        return scraped(metrics.prometheus_port).get((f"sparkkafka_{name}", "orders", place))
+    def value(name: str, position: str = "") -> float | None:
+        return scraped(metrics.prometheus_port).get((f"sparkkafka_{name}", "orders", position))
 
     query = run()
     try:
@@ -122,8 +126,8 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
         "input_rows_total": ("", GOOD + 5),
         "query_failures_total": ("", 0),
     }
-    for name, (place, number) in expected.items():
-        assert found[f"sparkkafka_{name}", "orders", place] == number, name
+    for name, (position, number) in expected.items():
+        assert found[f"sparkkafka_{name}", "orders", position] == number, name
     assert 2 <= found["sparkkafka_transactions_committed_total", "orders", ""] <= 4
     whole_s = found["sparkkafka_trigger_seconds_total", "orders", ""]
     parts = {key[2]: s for key, s in found.items() if "trigger_part" in key[0]}

@@ -78,7 +78,7 @@ def each_version(test: Callable[..., None]) -> Any:
                 error.add_note(f"{cls.__name__} in version {version}")
                 raise
 
-    left = [one for one in signature.parameters.values() if one.name != "version"]
+    left = [parameter for parameter in signature.parameters.values() if parameter.name != "version"]
     every.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
     return pytest.mark.parametrize("cls", MESSAGES, ids=name_version)(every)
 

@@ -203,8 +203,8 @@ def test_no_common_version(framing: Framing, offered: tuple[int, int]) -> None:
     framing.versions = {1: offered}
     with pytest.raises(UnsupportedVersionError) as caught:
         framing.choose_version(FetchRequest)
-    for words in ("Fetch", f"{offered[0]} to {offered[1]}", "4 to 12"):
-        assert words in str(caught.value)
+    for message in ("Fetch", f"{offered[0]} to {offered[1]}", "4 to 12"):
+        assert message in str(caught.value)
 
 
 def test_api_that_the_broker_lacks(framing: Framing) -> None:
@@ -276,7 +276,7 @@ def test_frame_sizes(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "words"),
+    ("prefix", "message"),
     [
         (b"\xff\xff\xff\xff", "frame of -1 bytes"),
         (b"\x80\x00\x00\x00", "frame of -2147483648 bytes"),
@@ -301,8 +301,8 @@ def test_frame_sizes(size: int) -> None:
         (b"\x00\x00\x01", "need 4 bytes, have 3"),
     ],
 )
-def test_prefixes_that_are_not_kafkas(prefix: bytes, words: str) -> None:
-    with pytest.raises(DecodeError, match=words) as caught:
+def test_prefixes_that_are_not_kafkas(prefix: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=message) as caught:
         Framing("c").frame_length(prefix)
     assert caught.value.position == 0
 

@@ -85,7 +85,7 @@ def test_control_records_and_what_is_cut_off_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "words"),
+    ("records", "message"),
     [
         ([], "no records"),
         ([b"v"], "record 0 is a PlainRecord, got bytes"),
@@ -96,8 +96,8 @@ def test_control_records_and_what_is_cut_off_are_left() -> None:
         ([PlainRecord(b"v"), PlainRecord(b"w", offset=9)], "record 1 has offset 9"),
     ],
 )
-def test_what_is_no_batch(records: list[Any], words: str) -> None:
-    with pytest.raises(EncodeError, match=words):
+def test_what_is_no_batch(records: list[Any], message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
         encode_batch(records)
 
 

@@ -68,9 +68,9 @@ def run_task(
     batch_id: int = NO_BATCH,
 ) -> TaskReport:
     """What a task does: rows in a transaction, which stays open."""
-    place = TaskAttempt(names, query_id, batch_id, task, 0)
+    attempt = TaskAttempt(names, query_id, batch_id, task, 0)
     rows = pa.record_batch({"value": pa.array([str(value) for value in values])})
-    report = write_rows(iter([rows]), input_columns(_VALUE, options.topic), options, place).report
+    report = write_rows(iter([rows]), input_columns(_VALUE, options.topic), options, attempt).report
     assert report is not None
     return report
 

@@ -167,8 +167,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     job = MemberJob(**json.loads(sys.argv[1]))
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    requests: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: requests.append(number))
     file = os.open(job.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(**what: object) -> None:
@@ -179,7 +179,7 @@ def main() -> None:
     )
     last: list[int] = []
     try:
-        while not asked and not select.select([sys.stdin], [], [], 0)[0]:
+        while not requests and not select.select([sys.stdin], [], [], 0)[0]:
             rows = member.poll()
             if rows:
                 # Runs of offsets: a rebalance in the middle of a poll may bring others.

@@ -147,9 +147,9 @@ def differing_rows(db: psycopg.Connection, schema: str, table: str) -> list[Any]
     ours, theirs = (
         ", ".join(f"({t})::text" for t in side) for side in zip(*same, *other, strict=True)
     )
-    one, two = f"SELECT {ours} FROM public.{table}", f"SELECT {theirs} FROM {schema}.{table}"
+    first, second = f"SELECT {ours} FROM public.{table}", f"SELECT {theirs} FROM {schema}.{table}"
     found = []
-    for query in (f"({one}) EXCEPT ALL ({two})", f"({two}) EXCEPT ALL ({one})"):
+    for query in (f"({first}) EXCEPT ALL ({second})", f"({second}) EXCEPT ALL ({first})"):
         found += db.execute(query).fetchall()
     return found
 

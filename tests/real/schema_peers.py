@@ -427,8 +427,8 @@ class SchemaPeer:
 
     def serializer(self, client: SchemaRegistryClient, form: str, schema: str) -> Any:
         """Registers the schema with its first value."""
-        place = header_schema_id_serializer if self.in_headers else prefix_schema_id_serializer
-        conf = {"auto.register.schemas": True, "schema.id.serializer": place}
+        position = header_schema_id_serializer if self.in_headers else prefix_schema_id_serializer
+        conf = {"auto.register.schemas": True, "schema.id.serializer": position}
         if form == AVRO:
             return AvroSerializer(client, schema, conf=conf)
         if form == JSON:

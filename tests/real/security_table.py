@@ -77,12 +77,12 @@ class Outcome(NamedTuple):
 def tried(secured: Secured) -> list[Outcome]:
     found = []
     with java_clients(secured) as jvm:
-        for one in sets(secured):
-            protocol = secured.ours(one.listener, "PLAIN")["security.protocol"]
-            servers = secured.servers(one.listener)
-            given = {"bootstrap.servers": servers, "security.protocol": protocol, **one.settings}
-            java = java_connects(jvm, given) if one.java else None
-            found.append(Outcome(one.name, java, we_connect(given)))
+        for item in sets(secured):
+            protocol = secured.ours(item.listener, "PLAIN")["security.protocol"]
+            servers = secured.servers(item.listener)
+            given = {"bootstrap.servers": servers, "security.protocol": protocol, **item.settings}
+            java = java_connects(jvm, given) if item.java else None
+            found.append(Outcome(item.name, java, we_connect(given)))
     return found
 
 

@@ -71,8 +71,8 @@ def _start(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for one in executors(process.pid) if process.poll() is None else ():
-        one.kill()
+    for item in executors(process.pid) if process.poll() is None else ():
+        item.kill()
     process.kill()
     process.wait(30)
 

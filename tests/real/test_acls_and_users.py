@@ -70,7 +70,7 @@ def test_filters_are_those_of_the_fake_broker(admin: Admin, secured: Secured) ->
             assert found == sorted(expected), wanted
         # One of them keeps everybody but User:ops, and super users, from the cluster.
         with Admin(secured.ours("SASLTEXT", SHA_512)) as alice:
-            for act, words in (
+            for act, message in (
                 (lambda: alice.describe_acls(), "grant DESCRIBE on the cluster"),
                 (lambda: alice.create_acls([CLUSTER]).all(), "grant ALTER on the cluster"),
                 (alice.describe_user_scram_credentials, "grant DESCRIBE on the cluster"),
@@ -81,7 +81,7 @@ def test_filters_are_those_of_the_fake_broker(admin: Admin, secured: Secured) ->
                     "grant ALTER on the cluster",
                 ),
             ):
-                with pytest.raises(BrokerError, match=words):
+                with pytest.raises(BrokerError, match=message):
                     act()
         many = AclBindingFilter("topic", "orders", pattern_type="MATCH")
         deleted = admin.delete_acls([many, AclBindingFilter("topic", "no-such-topic")]).all()
@@ -181,7 +181,7 @@ def logs_in(secured: Secured, mechanism: str, user: str, password: str, seconds:
         client.list_topics(timeout=seconds)
     except confluent_kafka.KafkaException:
         client.poll(0)
-        assert any(one.code() == confluent_kafka.KafkaError._AUTHENTICATION for one in refused)
+        assert any(item.code() == confluent_kafka.KafkaError._AUTHENTICATION for item in refused)
         return False
     return True
 
@@ -232,7 +232,7 @@ def test_a_user_of_the_other_client(admin: Admin, second: Any, secured: Secured,
 
     def told() -> list[Any]:
         found = second.describe_user_scram_credentials([name])[name].result(30)
-        return [(one.mechanism, one.iterations) for one in found.scram_credential_infos]
+        return [(info.mechanism, info.iterations) for info in found.scram_credential_infos]
 
     wait_until(lambda: told() == [(other.ScramMechanism.SCRAM_SHA_512, 16384)])
     gone = other.UserScramCredentialDeletion(name, other.ScramMechanism.SCRAM_SHA_512)

@@ -487,7 +487,7 @@ def test_client_quotas(admin: Admin) -> None:
     wait_until(lambda: admin.describe_client_quotas(of_user) == both)
     strict = ClientQuotaFilter(of_user.components, strict=True)
     assert list(admin.describe_client_quotas(strict)) == [user]
-    admin.alter_client_quotas([ClientQuotaAlteration(one, {rate: None}) for one in both]).all()
+    admin.alter_client_quotas([ClientQuotaAlteration(item, {rate: None}) for item in both]).all()
     wait_until(lambda: not admin.describe_client_quotas(of_user))
 
 

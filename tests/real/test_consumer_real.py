@@ -185,7 +185,7 @@ def test_asynchronous_commits_are_in_order_and_reported(kafka_cluster, new_topic
     topic, group = new_topic(), uuid.uuid4().hex
     tp = TopicPartition(topic, 0)
     servers = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}
-    told: list[tuple[int, Exception | None]] = []
+    reported: list[tuple[int, Exception | None]] = []
     with Consumer(servers | {"group.protocol": protocol, "enable.auto.commit": False}) as source:
         source.subscribe([topic])
         until_s = time.monotonic() + WAIT_S
@@ -196,10 +196,10 @@ def test_asynchronous_commits_are_in_order_and_reported(kafka_cluster, new_topic
             source.commit(
                 {tp: offset},
                 asynchronous=True,
-                callback=lambda offsets, error: told.append((offsets[tp].offset, error)),
+                callback=lambda offsets, error: reported.append((offsets[tp].offset, error)),
             )
         source.commit({tp: 7})
-        assert told == [(offset, None) for offset in range(1, 101)]
+        assert reported == [(offset, None) for offset in range(1, 101)]
         committed = source.committed([tp])[tp]
         assert committed is not None
         assert committed.offset == 7

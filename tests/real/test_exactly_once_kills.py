@@ -89,8 +89,8 @@ def test_each_row_is_visible_once(
     for topic, row in rows:
         of_partition.setdefault((topic, row.partition), []).append(int(row.value or b""))
     assert len(of_partition) == plan.tasks * len(run.topics)
-    for place, values in of_partition.items():
-        assert values == sorted(values), f"{place} is not in the source's order"
+    for position, values in of_partition.items():
+        assert values == sorted(values), f"{position} is not in the source's order"
     # Nothing is left that readers would have to wait for.
     assert open_ids(run.bootstrap, PREFIX) == []
     assert held_back(run.bootstrap, run.topics, plan.tasks) == {}

@@ -182,17 +182,17 @@ def settle(*members: Peer) -> None:
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_ours_come_and_go(group, strategy):
     config = {"partition_assignment_strategy": strategy}
-    one = group.ours(**config)
-    settle(one)
-    two = group.ours(**config)
-    settle(one, two)
-    three = group.ours(**config)
-    settle(one, two, three)
-    one.close()  # the leader
-    settle(two, three)
-    two.close()
-    settle(three)
-    revoked = [row for row in three.calls if row[0] == "revoke"]
+    first = group.ours(**config)
+    settle(first)
+    second = group.ours(**config)
+    settle(first, second)
+    third = group.ours(**config)
+    settle(first, second, third)
+    first.close()  # the leader
+    settle(second, third)
+    second.close()
+    settle(third)
+    revoked = [row for row in third.calls if row[0] == "revoke"]
     if strategy == "cooperative-sticky":
         assert revoked == []  # it only ever got more
 
@@ -248,53 +248,53 @@ def test_all_three_clients_in_one_group(group):
 
 def test_a_static_member_restarts_without_a_rebalance(group):
     config = {"partition_assignment_strategy": "cooperative-sticky"}
-    one = group.ours(**config)
-    settle(one)
-    two = group.ours(group_instance_id="two", **config)
-    settle(one, two)
-    owned, generation = two.owns(), one.member.metadata.generation_id
-    one.hooks.calls.clear()
-    two.close()
+    first = group.ours(**config)
+    settle(first)
+    second = group.ours(group_instance_id="two", **config)
+    settle(first, second)
+    owned, generation = second.owns(), first.member.metadata.generation_id
+    first.hooks.calls.clear()
+    second.close()
     again = group.ours(group_instance_id="two", **config)
-    settle(one, again)
+    settle(first, again)
     assert again.owns() == owned
-    assert one.member.metadata.generation_id == generation
-    assert one.calls == []
+    assert first.member.metadata.generation_id == generation
+    assert first.calls == []
 
 
 def test_a_static_leader_restarts_without_a_rebalance(group):
-    one = group.ours(group_instance_id="one")
-    settle(one)
-    two = group.ours(group_instance_id="two")
-    settle(one, two)
-    owned, generation = one.owns(), two.member.metadata.generation_id
-    one.close()
+    first = group.ours(group_instance_id="one")
+    settle(first)
+    second = group.ours(group_instance_id="two")
+    settle(first, second)
+    owned, generation = first.owns(), second.member.metadata.generation_id
+    first.close()
     again = group.ours(group_instance_id="one")
-    settle(again, two)
+    settle(again, second)
     assert again.owns() == owned
     assert again.is_leader
-    assert two.member.metadata.generation_id == generation
+    assert second.member.metadata.generation_id == generation
 
 
 def test_a_member_that_dies_is_missed(group):
     quick = {"session_timeout_ms": 1_000, "heartbeat_interval_ms": 100}
-    one, two = group.ours(**quick), group.ours(**quick)
-    settle(one, two)
-    two.close(leave=False)
-    settle(one)
+    first, second = group.ours(**quick), group.ours(**quick)
+    settle(first, second)
+    second.close(leave=False)
+    settle(first)
 
 
 def test_commits_of_members(group, kafka_cluster):
-    one = group.ours()
-    settle(one)
-    one.commit({f"{group.topic}-0": 3, f"{group.topic}-5": 9})
-    commit_in_first_generation = one.member.committer({})
-    two = group.ours()
-    settle(one, two)
+    first = group.ours()
+    settle(first)
+    first.commit({f"{group.topic}-0": 3, f"{group.topic}-5": 9})
+    commit_in_first_generation = first.member.committer({})
+    second = group.ours()
+    settle(first, second)
     late = {TopicPartition(group.topic, 0): Offset(4)}
     with pytest.raises(CommitFailedError, match="ILLEGAL_GENERATION"):
-        commit_in_first_generation(one.cluster, late, Deadline(one.call_ms))
-    settle(one, two)
+        commit_in_first_generation(first.cluster, late, Deadline(first.call_ms))
+    settle(first, second)
     options = parse_client_options({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     with Cluster(options) as cluster:
         tps = [TopicPartition(group.topic, number) for number in range(PARTITIONS)]
@@ -302,14 +302,14 @@ def test_commits_of_members(group, kafka_cluster):
 
 
 def test_refusals_have_a_message(group):
-    with group.ours(session_timeout_ms=900, heartbeat_interval_ms=100) as one:
+    with group.ours(session_timeout_ms=900, heartbeat_interval_ms=100) as first:
         with pytest.raises(BrokerError, match=r"session\.timeout\.ms=900 is not within"):
-            one.poll(WAIT_S * 1000)
-    two = group.ours(partition_assignment_strategy="range")
-    settle(two)
-    with group.ours(partition_assignment_strategy="roundrobin") as three:
+            first.poll(WAIT_S * 1000)
+    second = group.ours(partition_assignment_strategy="range")
+    settle(second)
+    with group.ours(partition_assignment_strategy="roundrobin") as third:
         with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL.*roundrobin"):
-            three.poll(WAIT_S * 1000)
+            third.poll(WAIT_S * 1000)
 
 
 # KIP-848
@@ -320,33 +320,33 @@ def test_brokers_assign(group, assignor):
     config = {"group_protocol": "consumer"}
     if assignor is not None:
         config["group_remote_assignor"] = assignor
-    one = group.ours(**config)
-    settle(one)
-    two = group.ours(**config)
-    settle(one, two)
+    first = group.ours(**config)
+    settle(first)
+    second = group.ours(**config)
+    settle(first, second)
     theirs = group.confluent(**config)
-    settle(one, two, theirs)
-    one.commit({f"{group.topic}-{min(one.owns())}": 3})
-    one.close()
-    settle(two, theirs)
+    settle(first, second, theirs)
+    first.commit({f"{group.topic}-{min(first.owns())}": 3})
+    first.close()
+    settle(second, theirs)
     theirs.close()
-    settle(two)
-    assert all(name != "lost" for name, _ in one.calls + two.calls)
+    settle(second)
+    assert all(name != "lost" for name, _ in first.calls + second.calls)
 
 
 def test_brokers_assign_to_a_static_member_that_restarts(group):
     config = {"group_protocol": "consumer", "group_instance_id": "one"}
-    one, two = group.ours(**config), group.ours(group_protocol="consumer")
-    settle(one, two)
-    owned = one.owns()
+    first, second = group.ours(**config), group.ours(group_protocol="consumer")
+    settle(first, second)
+    owned = first.owns()
     with group.ours(**config) as rival, pytest.raises(BrokerError, match="UNRELEASED_INSTANCE_ID"):
         rival.poll(WAIT_S * 1000)
-    two.hooks.calls.clear()
-    one.close()
+    second.hooks.calls.clear()
+    first.close()
     again = group.ours(**config)
-    settle(again, two)
+    settle(again, second)
     assert again.owns() == owned
-    assert two.calls == []
+    assert second.calls == []
 
 
 def test_an_assignor_that_the_brokers_lack(group):

@@ -37,7 +37,7 @@ def old() -> Iterator[str]:
 
 def test_what_it_lacks_is_said_with_the_kafka_that_has_it(old: str) -> None:
     with Admin({"bootstrap.servers": old}) as admin:
-        for words, act in {
+        for message, act in {
             "open_for_ms needs Kafka 3.8": lambda: admin.list_transactions(open_for_ms=1),
             "ListTransactions needs Kafka 3.0": admin.list_transactions,
             "needs Kafka 2.4 or later: set partitions": lambda: admin.create_topics(
@@ -51,7 +51,7 @@ def test_what_it_lacks_is_said_with_the_kafka_that_has_it(old: str) -> None:
                 "g", require_stable=True
             ),
         }.items():
-            with pytest.raises(UnsupportedVersionError, match=words):
+            with pytest.raises(UnsupportedVersionError, match=message):
                 act()
 
 

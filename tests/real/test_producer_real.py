@@ -47,21 +47,21 @@ def test_another_client_reads_what_was_sent(
             )
             for number in range(500)
         ]
-        places = [handle.result(WAIT_S) for handle in handles]
+        positions = [handle.result(WAIT_S) for handle in handles]
     rows = {
         (row.partition, row.offset): row
         for row in confluent_read(settings["bootstrap.servers"], topic, 2)
     }
     assert len(rows) == 500
-    for number, place in enumerate(places):
-        row = rows[place.partition, place.offset]
+    for number, position in enumerate(positions):
+        row = rows[position.partition, position.offset]
         assert row.value == (None if number % 5 == 0 else b"%0100d" % number)
         assert row.key == (f"k{number}".encode() if number % 3 else None)
         assert row.headers == (
             (("h", b"%d" % number), ("none", None), ("ü", b"")) if number % 2 else None
         )
         assert (row.timestamp_type, row.timestamp_ms) == (0, 1_700_000_000_000 + number)
-        assert place.timestamp_ms == 1_700_000_000_000 + number
+        assert position.timestamp_ms == 1_700_000_000_000 + number
 
 
 def test_keys_go_where_java_and_librdkafka_put_them(
@@ -113,9 +113,9 @@ def test_a_table(settings: dict[str, Any], new_topic: Callable[..., str]) -> Non
         found = producer.send_table(table, topic).result(WAIT_S)
     rows = confluent_read(settings["bootstrap.servers"], topic, 3)
     assert sorted(int(row.value) for row in rows if row.value) == list(range(count))
-    for tp, place in found.items():
+    for tp, position in found.items():
         offsets = [row.offset for row in rows if row.partition == tp.partition]
-        assert place == (offsets[0], offsets[-1], len(offsets))
+        assert position == (offsets[0], offsets[-1], len(offsets))
 
 
 @contextlib.contextmanager

@@ -85,13 +85,13 @@ def test_transactions_committed_and_aborted(kafka_cluster, new_topic, isolation)
     confluent_transaction(kafka_cluster.bootstrap_servers, topic, topic, batches)
     rows = list(our_rows(kafka_cluster.bootstrap_servers, topic, isolation_level=isolation))
     assert rows == confluent_read(kafka_cluster.bootstrap_servers, topic, isolation=isolation)
-    wanted = [
+    expected = [
         record.value
         for committed, records in batches
         for record in records
         if committed or isolation == "read_uncommitted"
     ]
-    assert [row.value for row in rows] == wanted
+    assert [row.value for row in rows] == expected
 
 
 def test_a_topic_with_only_aborted_records_is_empty_for_read_committed(kafka_cluster, new_topic):

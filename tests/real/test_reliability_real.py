@@ -115,8 +115,10 @@ def held(brokers: Any, topic: str, **config: Any) -> list[list[int]]:
 def assert_each_once(brokers: Any, topic: str, **config: Any) -> None:
     found = held(brokers, topic, **config)
     seen = Counter(row for rows in found for row in rows)
-    wanted = Counter(range(ROWS))
-    assert seen == wanted, f"lost {(wanted - seen).total()}, doubled {(seen - wanted).total()}"
+    expected = Counter(range(ROWS))
+    assert seen == expected, (
+        f"lost {(expected - seen).total()}, doubled {(seen - expected).total()}"
+    )
     assert all(rows == sorted(rows) for rows in found)
 
 

@@ -138,8 +138,8 @@ def test_we_read_the_fields_that_are_asked_for(spark, peer, mixed, form):
     topic, seen = mixed(form)
     text = "name" if form == JSON else "title"
     schema = f"value struct<weight: double, {text}: string, id: bigint>, offset bigint"
-    wanted = [row and {name: row[name] for name in ("weight", text, "id")} for row in seen]
-    assert values(read(spark, peer, topic, form, schema)) == wanted
+    expected = [row and {name: row[name] for name in ("weight", text, "id")} for row in seen]
+    assert values(read(spark, peer, topic, form, schema)) == expected
 
 
 @pytest.mark.spark

@@ -140,9 +140,9 @@ def test_what_one_client_writes_the_other_reads(
     ours = secured.ours(listener, mechanism) | {"client.id": topic}
     confluent_write(theirs, topic, [b"one", b"two"])
     write(ours, topic, [b"three", b"four"])
-    wanted = [b"one", b"two", b"three", b"four"]
-    assert confluent_read(theirs, topic, 4) == wanted
-    assert read(ours, topic) == wanted
+    expected = [b"one", b"two", b"three", b"four"]
+    assert confluent_read(theirs, topic, 4) == expected
+    assert read(ours, topic) == expected
     user = {"TLS": "User:ANONYMOUS", "MTLS": "User:CN=client"}.get(listener, "User:alice")
     for client_id in (topic, f"{topic}-theirs"):
         wait_until(lambda client_id=client_id: "FETCH" in secured.request_counts(client_id))

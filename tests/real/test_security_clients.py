@@ -172,7 +172,7 @@ def test_sessions_are_renewed(secured: Secured) -> None:
     count = 200
     pause_s = SESSIONS_S / count
     renewed_before, failed_before = secured.authentications()[1], secured.failed_authentications()
-    wanted = [b"%d" % number for number in range(count)]
+    expected = [b"%d" % number for number in range(count)]
     failures: list[BaseException] = []
     found: dict[tuple[str, str], list[Any]] = {}
     assigned: dict[tuple[str, str], list[Any]] = {}
@@ -182,7 +182,7 @@ def test_sessions_are_renewed(secured: Secured) -> None:
         config = secured.ours("SHORT", mechanism) | {"client.id": f"{topic}-writer"}
         with Producer(config) as producer:
             handles = []
-            for value in wanted:
+            for value in expected:
                 handles.append(producer.send(topic, value=value, partition=0))
                 time.sleep(pause_s)  # a session is time
             for handle in handles:
@@ -218,7 +218,7 @@ def test_sessions_are_renewed(secured: Secured) -> None:
     assert failures == []
     for mechanism in mechanisms:
         for protocol in PROTOCOLS:
-            assert found[mechanism, protocol] == wanted
+            assert found[mechanism, protocol] == expected
             assert len(assigned[mechanism, protocol]) == 1
         for role, apis in BUSY.items():
             for api in apis:

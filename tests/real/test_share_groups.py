@@ -138,9 +138,9 @@ def test_beside_javas_share_consumer(admin: Admin, servers: dict[str, str]) -> N
                     by_java += 1
             ours.commit()
             java.commitSync()
-            told = admin.describe_share_group(group)
-            assert len(told.members) == 2
-            assert {row.client_id for row in told.members} >= {"sparkkafka"}
+            reported = admin.describe_share_group(group)
+            assert len(reported.members) == 2
+            assert {row.client_id for row in reported.members} >= {"sparkkafka"}
         java.close()
     assert seen == {b"%d" % number: 1 for number in range(count)}
     assert by_us > 100
@@ -305,9 +305,9 @@ def test_what_an_admin_does(admin: Admin, servers: dict[str, str]) -> None:
         assert group not in {row.group_id for row in admin.list_consumer_groups()}
         (either,) = [row for row in admin.list_groups(types=["share"]) if row.group_id == group]
         assert either == listed
-        told = admin.describe_share_group(group)
-        (one,) = told.members
-        assert (told.state, told.assignor) == ("Stable", "simple")
+        reported = admin.describe_share_group(group)
+        (one,) = reported.members
+        assert (reported.state, reported.assignor) == ("Stable", "simple")
         assert (one.assignment, one.topics, one.rack_id) == (set(tps), {topic}, "r1")
         with pytest.raises(BrokerError, match="the group has members: stop its consumers"):
             admin.alter_share_group_offsets(group, {tps[0]: 0}).all()

@@ -188,10 +188,10 @@ class Run:
                     return
 
     def _move_leaders(self) -> None:
-        places = [confluent_kafka.TopicPartition(SOURCE, n) for n in range(self.partitions)]
+        positions = [confluent_kafka.TopicPartition(SOURCE, n) for n in range(self.partitions)]
         kind = confluent_kafka.ElectionType.PREFERRED
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.elect_leaders(kind, places).result(60)
+        admin.elect_leaders(kind, positions).result(60)
 
     def _add_partition(self) -> None:
         if self.partitions < MAX_PARTITIONS:

@@ -37,8 +37,8 @@ class TransformJob:
 
 def main() -> None:
     job = TransformJob(**json.loads(sys.argv[1]))
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    requests: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: requests.append(number))
     reading = {
         "bootstrap.servers": job.bootstrap_servers,
         "group.id": job.group_id,
@@ -59,7 +59,7 @@ def main() -> None:
     with Consumer(reading) as consumer, Producer(writing) as producer:
         consumer.subscribe([job.source])
         producer.init_transactions()
-        while not asked and not select.select([sys.stdin], [], [], 0)[0]:
+        while not requests and not select.select([sys.stdin], [], [], 0)[0]:
             records = consumer.poll(POLL_S)
             if not records:
                 continue

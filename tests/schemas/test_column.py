@@ -132,8 +132,8 @@ def test_each_row_is_what_its_own_writer_wrote(client: RegistryClient, rows: lis
             loose.add(number)
     found = decoder(client).decode(binary(payloads), None)
     found.values.validate(full=True)
-    bad = {one.row for one in found.bad}
-    assert [one.row for one in found.bad] == sorted(bad)
+    bad = {item.row for item in found.bad}
+    assert [item.row for item in found.bad] == sorted(bad)
     assert bad <= loose
     values = found.values.to_pylist()
     for number, (value, wanted) in enumerate(zip(values, expected, strict=True)):
@@ -151,7 +151,7 @@ def test_bad_rows_have_their_writers(client: RegistryClient) -> None:
         [b"x", framed(0, {"a": 1}), framed(1, {"a": 1, "b": None})[:-1], b"\0\0\0\0\x63"]
     )
     found = decoder(client).decode(payloads, None)
-    assert [(one.row, one.writer) for one in found.bad] == [
+    assert [(item.row, item.writer) for item in found.bad] == [
         (0, WriterId()),
         (2, WriterId(2)),
         (3, WriterId(99)),
@@ -176,7 +176,7 @@ def test_nobody_to_ask() -> None:
     found = decoder(None).decode(
         binary([framed(0, {"a": 1}), framed(2, {"c": 1.0, "b": None, "a": 1})]), None
     )
-    assert [one.row for one in found.bad] == [0]
+    assert [item.row for item in found.bad] == [0]
     assert "there is no registry" in found.bad[0].reason
     assert found.values.to_pylist()[1] == {"c": 1.0, "b": None, "a": 1}
 
@@ -219,16 +219,16 @@ def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.Monk
 
 def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoders are small; the texts that they are made of need not be."""
-    asked: list[WriterId] = []
+    requests: list[WriterId] = []
     held: list[int] = []
     ask, make = ColumnDecoder._fetch_schema, ColumnDecoder._make_decoder
 
     def asking(self: ColumnDecoder, writer: WriterId) -> Any:
-        asked.append(writer)
+        requests.append(writer)
         return ask(self, writer)
 
     def making(self: ColumnDecoder, writer: WriterId, schema: Any) -> Any:
-        held.append(len(asked) - len(held))
+        held.append(len(requests) - len(held))
         return make(self, writer, schema)
 
     monkeypatch.setattr(ColumnDecoder, "_fetch_schema", asking)
@@ -239,7 +239,7 @@ def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.Monkey
         one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)), schema_id=None)
         payloads = [b"\0" + number.to_bytes(4, "big") + b"\2" for number in range(1, 101)]
         one.decode(binary(payloads), None)
-    assert len(asked) == len(held) == 100
+    assert len(requests) == len(held) == 100
     assert max(held) <= 64
 
 
@@ -262,7 +262,7 @@ def test_a_schema_of_another_format_or_that_does_not_resolve(
 ) -> None:
     json_id = registry.add("s", "{}", JSON.upper())
     other_id = registry.add("s", json.dumps(record(("a", "string", ...))))
-    payloads = [b"\0" + one.to_bytes(4, "big") + b"\2" for one in (json_id, other_id)]
+    payloads = [b"\0" + item.to_bytes(4, "big") + b"\2" for item in (json_id, other_id)]
     found = decoder(client).decode(binary(payloads), None)
     first, second = found.bad
     assert "json" in first.reason
@@ -319,7 +319,7 @@ def test_a_protobuf_writer_whose_bytes_mean_something_else(
     plan = ColumnPlan(
         "value", PROTOBUF, CONFLUENT, reader, protobuf.arrow_type(reader), schema_id=ids[0]
     )
-    payloads = [b"\0" + one.to_bytes(4, "big") + b"\0" + b"\x08\x01" for one in ids]
+    payloads = [b"\0" + item.to_bytes(4, "big") + b"\0" + b"\x08\x01" for item in ids]
     found = ColumnDecoder(plan, lambda: client).decode(binary(payloads), None)
     assert found.values.to_pylist() == [{"a": 1}, None, {"a": 1}]
     (bad,) = found.bad
@@ -332,7 +332,7 @@ def test_ids_in_headers_alone(client: RegistryClient) -> None:
         binary([datum(0, {"a": 4}), framed(0, {"a": 4})]), headers
     )
     assert found.values.to_pylist() == [{"c": 0.5, "b": None, "a": 4}, None]
-    assert [one.row for one in found.bad] == [1]
+    assert [item.row for item in found.bad] == [1]
 
 
 def test_bare_payloads_and_target_fields() -> None:

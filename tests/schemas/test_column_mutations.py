@@ -87,8 +87,8 @@ def written(format: str, framing: str) -> tuple[pa.Array, pa.Array | None]:
 
 
 def mutated(payload: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
-    for what, place, data in changes:
-        at = place % (len(payload) + 1)
+    for what, position, data in changes:
+        at = position % (len(payload) + 1)
         if what == "cut":
             payload = payload[:at]
         elif what == "insert":
@@ -126,17 +126,17 @@ def test_mutations(
     payloads, headers = written(format, framing)
     good = payloads.to_pylist()
     rows = [good[0]]
-    for one in [changes, *others]:
-        rows += [mutated(good[len(rows) % 2], one), good[1]]
+    for item in [changes, *others]:
+        rows += [mutated(good[len(rows) % 2], item), good[1]]
     if headers is not None:
         # Half of the time it is the frame that is damaged.
         frame = headers.to_pylist()[0][0]["value"]
         given = [frame if n % 4 else mutated(frame, changes) for n in range(len(rows))]
         given = [frame if row in good else value for row, value in zip(rows, given, strict=True)]
-        headers = pa.array([[("__value_schema_id", one)] for one in given], headers.type)
+        headers = pa.array([[("__value_schema_id", item)] for item in given], headers.type)
     found = decoder(registry, format, framing).decode(pa.array(rows, pa.binary()), headers)
     found.values.validate(full=True)
-    bad = [one.row for one in found.bad]
+    bad = [item.row for item in found.bad]
     assert bad == sorted(set(bad))
     values = found.values.to_pylist()
     expected = dict(zip(good, ROWS, strict=True))
@@ -146,4 +146,4 @@ def test_mutations(
             assert value == expected[row]
         else:
             assert (value is None) == (number in bad) or format == "json"
-    assert all(one.reason for one in found.bad)
+    assert all(item.reason for item in found.bad)

@@ -229,7 +229,7 @@ def test_without_frames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "with_indexes", "words"),
+    ("payload", "with_indexes", "message"),
     [
         (b"", False, "it has 0 bytes, and a schema id takes 5"),
         (b"\0\0\0", False, "it has 3 bytes, and a schema id takes 5"),
@@ -239,12 +239,12 @@ def test_without_frames() -> None:
         (b"\0\0\0\0\7\1", True, "broken message indexes behind schema id 7"),
     ],
 )
-def test_reasons(payload: bytes, with_indexes: bool, words: str) -> None:
+def test_reasons(payload: bytes, with_indexes: bool, message: str) -> None:
     unframed = unframe_column(
         binary([payload]), None, "value", kinds.CONFLUENT, with_indexes=with_indexes
     )
     assert pa.array(unframed.reasons).to_pylist() == unframed.reasons
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         raise ValueError(unframed.reasons[0])
 
 

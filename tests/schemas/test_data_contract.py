@@ -228,7 +228,7 @@ def test_rules_that_encrypt_no_write(registry: SmallRegistry, contract: dict[str
 
 
 @pytest.mark.parametrize(
-    ("contract", "words"),
+    ("contract", "message"),
     [
         (rules(rule("encrypt", Mode.WRITE)), "encrypt all fields of text and bytes: encryptPII ("),
         (rules(rule(), at="CLIENT"), "encrypt all fields of text and bytes"),
@@ -254,12 +254,12 @@ def test_rules_that_encrypt_no_write(registry: SmallRegistry, contract: dict[str
     ],
 )
 def test_rules_that_encrypt_a_write(
-    registry: SmallRegistry, contract: dict[str, Any], words: str
+    registry: SmallRegistry, contract: dict[str, Any], message: str
 ) -> None:
     registry.add("t-value", TEXT, **contract)
     with pytest.raises(SchemaError) as caught:
         plan(registry, use_latest_version=True)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_other_rules_are_warned_of_once(

@@ -25,10 +25,12 @@ def test_a_subject_of_another_format(register: bool) -> None:
         small.add("t-value", AVRO)
         small.incompatible = ["unknown type: [record]"]
         formats = FormatOptions(value=COLUMN, auto_register_schemas=register)
-        words = r"t-value has avro schemas \(version 1.* written as json: set valueFormat=avro, or"
+        message = (
+            r"t-value has avro schemas \(version 1.* written as json: set valueFormat=avro, or"
+        )
         with (
             RegistryClient(RegistryOptions(url=small.url)) as registry,
-            pytest.raises(OptionError, match=words),
+            pytest.raises(OptionError, match=message),
         ):
             encode_plan(formats, COLUMN, "t", ROWS, registry)
 

@@ -309,7 +309,7 @@ def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_budget: None
     assert [value and value["id"] for value in table["value"].to_pylist()] == good
     assert {len(value["a"]) for value in table["value"].to_pylist() if value} == {10}
     if on_bad == "column":
-        bad = [one and one["raw"] for one in table["bad_record"].to_pylist()]
+        bad = [item and item["raw"] for item in table["bad_record"].to_pylist()]
         assert bad == [payloads[row].as_py() if row == 17 else None for row in range(30)]
 
 

@@ -206,8 +206,8 @@ def _exactly_once(scene: Scene, options: WriteOptions) -> Outcome:
 
 
 def _task(options: WriteOptions, names: WriterNames, task: int) -> TaskReport:
-    place = TaskAttempt(names, QUERY_ID, BATCH_ID, task, 0)
-    report = write_rows(_arrow(_rows_of(task)), COLUMNS, options, place).report
+    attempt = TaskAttempt(names, QUERY_ID, BATCH_ID, task, 0)
+    report = write_rows(_arrow(_rows_of(task)), COLUMNS, options, attempt).report
     assert report is not None
     return report
 

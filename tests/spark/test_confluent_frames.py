@@ -61,12 +61,12 @@ def context(headers: list[Any]) -> SerializationContext:
     return SerializationContext("t", MessageField.VALUE, headers)
 
 
-@pytest.mark.parametrize("place", ["prefix", "headers"])
+@pytest.mark.parametrize("position", ["prefix", "headers"])
 @pytest.mark.parametrize("format", ["avro", "json"])
-def test_read(topics: Topics, theirs: SchemaRegistryClient, format: str, place: str) -> None:
+def test_read(topics: Topics, theirs: SchemaRegistryClient, format: str, position: str) -> None:
     conf = {
         "schema.id.serializer": (
-            prefix_schema_id_serializer if place == "prefix" else header_schema_id_serializer
+            prefix_schema_id_serializer if position == "prefix" else header_schema_id_serializer
         )
     }
     if format == "avro":
@@ -78,16 +78,16 @@ def test_read(topics: Topics, theirs: SchemaRegistryClient, format: str, place: 
         headers: list[Any] = [("own", b"1")]
         payloads.append(serialize(row, context(headers)))
         all_headers.append(headers)
-    assert any(name == "__value_schema_id" for name, _ in all_headers[0]) == (place == "headers")
+    assert any(name == "__value_schema_id" for name, _ in all_headers[0]) == (position == "headers")
     topics.put("t", payloads, headers=all_headers)
     assert [row["value"] for row in topics.read(topics.options("t", valueFormat=format))] == ROWS
 
 
-@pytest.mark.parametrize("place", ["confluent", "headers"])
+@pytest.mark.parametrize("position", ["confluent", "headers"])
 @pytest.mark.parametrize("format", ["avro", "json"])
-def test_write(topics: Topics, theirs: SchemaRegistryClient, format: str, place: str) -> None:
+def test_write(topics: Topics, theirs: SchemaRegistryClient, format: str, position: str) -> None:
     options = {
-        **topics.options("t", valueFormat=format, valueFraming=place),
+        **topics.options("t", valueFormat=format, valueFraming=position),
         "topic": "t",
         "auto.register.schemas": "true",
         **{f"kafka.{name}": value for name, value in QUICK.items()},
@@ -109,8 +109,8 @@ def test_write(topics: Topics, theirs: SchemaRegistryClient, format: str, place:
         deserialize = JSONDeserializer(None, schema_registry_client=theirs)
     found = []
     for record in records:
-        headers = [(one["key"], one["value"]) for one in record["headers"] or ()]
-        assert len(headers) == (place == "headers")
+        headers = [(item["key"], item["value"]) for item in record["headers"] or ()]
+        assert len(headers) == (position == "headers")
         if headers:
             assert headers[0][1][0] == 1
             assert len(headers[0][1]) == 17

@@ -69,15 +69,15 @@ def test_everything_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("auth.bootstrap.servers", "", "main.auth.bootstrap.servers is not set"),
         ("target.bootstrap.servers.regex", "(", "target.bootstrap.servers.regex is not a regular"),
         ("sasl.token.mechanism", "PLAIN", "must be a SCRAM mechanism, got 'PLAIN'"),
     ],
 )
-def test_what_cannot_be(name: str, value: str, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_what_cannot_be(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_clusters(SERVERS | {f"{MAIN}{name}": value})
 
 
@@ -102,7 +102,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
             "hmac": "aG1hYw==",
             "ends_ms": time.time() * 1000 + 60_000,
         }
-        path.write_text(json.dumps([row | one for one in rows]))
+        path.write_text(json.dumps([row | item for item in rows]))
 
     return write
 
@@ -169,15 +169,15 @@ def test_two_tokens_for_one_query(put: Put) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ({"ends_ms": 1}, "token: it has expired"),
         ({"ends_ms": 1, "failure": "no broker"}, "token: no broker"),
     ],
 )
-def test_a_token_that_does_not_help(put: Put, row: dict[str, Any], words: str) -> None:
+def test_a_token_that_does_not_help(put: Put, row: dict[str, Any], message: str) -> None:
     put(row)
-    with pytest.raises(OptionError, match=words) as caught:
+    with pytest.raises(OptionError, match=message) as caught:
         with_token(GIVEN)
     assert "aG1hYw" not in str(caught.value)
 

@@ -48,7 +48,7 @@ def test_a_bad_file_is_named():
 def test_levels_by_part_come_once():
     (line, *more) = run(SPARKKAFKA_LOGGING="client:info,protocol:debug").stderr.splitlines()
     assert line.endswith("WARNING MainThread sparkkafka.client.x: a warning")
-    assert [one.rpartition(": ")[2] for one in more] == ["an info"]
+    assert [item.rpartition(": ")[2] for item in more] == ["an info"]
 
 
 def test_what_is_neither_is_warned_of():

@@ -226,7 +226,7 @@ spark.stop()
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments", "words"),
+    ("options", "arguments", "message"),
     [
         ({"schema.registry.url": "http://x"}, {}, "a function has no topic: set subject"),
         ({}, {"subject": "s"}, "valueSubject is for the Schema Registry"),
@@ -236,10 +236,10 @@ spark.stop()
         ({"valueSubject": "s"}, {"subject": "s"}, "both given"),
     ],
 )
-def test_mistakes(options: dict[str, str], arguments: dict[str, Any], words: str) -> None:
+def test_mistakes(options: dict[str, str], arguments: dict[str, Any], message: str) -> None:
     from sparkkafka.functions import from_avro
 
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         from_avro("value", options, **arguments)
 
 

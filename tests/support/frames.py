@@ -17,9 +17,9 @@ def variables_of(error: BaseException) -> str:
 
 def _lines(error: BaseException) -> Iterator[str]:
     yield f"{error!r}"
-    place = error.__traceback__
-    while place is not None:
-        frame, place = place.tb_frame, place.tb_next
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
         if not frame.f_code.co_filename.startswith(TESTS):
             for name, value in frame.f_locals.items():
                 yield f"{frame.f_code.co_qualname}: {name} = {value!r}"

@@ -126,8 +126,8 @@ def test_held_markers_hold_offsets_as_well(one: FakeCluster, writer: Writer) -> 
     assert writer.add_offsets() == 0
     found = one.transaction("x")
     assert found is not None
-    place = (OFFSETS_TOPIC, offsets_partition("g"))
-    assert (found.state, found.partitions) == ("Ongoing", (place,))
+    position = (OFFSETS_TOPIC, offsets_partition("g"))
+    assert (found.state, found.partitions) == ("Ongoing", (position,))
     assert writer.offsets({0: 5}) == [0]
     one.hold_markers()
     assert writer.end() == 0
@@ -135,7 +135,7 @@ def test_held_markers_hold_offsets_as_well(one: FakeCluster, writer: Writer) -> 
     assert writer.offsets({1: 6}) == [0]  # this writer's transaction has no marker there yet
     one.release_markers("t")
     assert one.committed("g") == {}
-    one.release_markers(*place)
+    one.release_markers(*position)
     assert one.committed("g") == {("t", 0): 5, ("t", 1): 6}
     assert one.pending_offsets("g") == {}
     assert writer.end() == 0

@@ -112,7 +112,7 @@ def flip(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ivy", "words"),
+    ("ivy", "text"),
     [
         (
             FakeIvy(
@@ -131,12 +131,12 @@ def flip(folder: Path) -> None:
     ids=["no network", "one missing", "wrong one", "cut", "flipped", "empty"],
 )
 def test_a_broken_download_leaves_nothing_and_says_what_to_do(
-    cache: Path, ivy: FakeIvy, words: str
+    cache: Path, ivy: FakeIvy, text: str
 ) -> None:
     with pytest.raises(UnavailableError) as caught:
         fetch(ivy)
     message = str(caught.value)
-    assert words in message
+    assert text in message
     assert "run it again" in message and "\n" not in message
     assert left_over(cache) == []
     assert fetch(FakeIvy())  # the next try starts afresh
@@ -327,7 +327,7 @@ def test_the_jars_of_an_archive_are_kept_and_the_archive_is_not(cache: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("ivy", "words"),
+    ("ivy", "text"),
     [
         (FakeIvyOfArchives(MEMBERS, name="app-1.0.tar.gz"), "app-1.0-all.tar.gz did not come"),
         (FakeIvyOfArchives(MEMBERS, length=0), "app-1.0-all.tar.gz is damaged"),
@@ -343,12 +343,12 @@ def test_the_jars_of_an_archive_are_kept_and_the_archive_is_not(cache: Path) -> 
     ids=["no archive", "empty", "cut", "one missing", "damaged inside", "climbs out", "absolute"],
 )
 def test_a_broken_archive_leaves_nothing_and_says_what_to_do(
-    cache: Path, ivy: FakeIvyOfArchives, words: str
+    cache: Path, ivy: FakeIvyOfArchives, text: str
 ) -> None:
     with pytest.raises(UnavailableError) as caught:
         fetch_archive(ivy)
     message = str(caught.value)
-    assert words in message
+    assert text in message
     assert "run it again" in message and "\n" not in message
     assert left_over(cache) == []
 

@@ -137,17 +137,17 @@ def test_a_further_listener(kafka_cluster_factory: KafkaClusterFactory) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("num.io.threads", "did not format broker 0 .*num.io.threads: Not a number"),
         ("authorizer.class.name", r"broker 0 ended \(status 1\).*ClassNotFoundException: nonsense"),
     ],
 )
 def test_a_broker_that_does_not_start_shows_its_log(
-    kafka_cluster: KafkaCluster, name: str, words: str
+    kafka_cluster: KafkaCluster, name: str, message: str
 ) -> None:
     cluster = KafkaCluster(properties={name: "nonsense"})
-    with pytest.raises(UnavailableError, match=f"(?s){words}"):
+    with pytest.raises(UnavailableError, match=f"(?s){message}"):
         cluster.open()
     cluster.close()
 

@@ -32,12 +32,14 @@ def test_a_broker_runs_until_it_is_told_to_stop(
     properties = ["--properties", str(ROOT / "conf" / "broker.properties")]
     with subprocess.Popen([*command, *properties], stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
-        told = ""
-        while ".load().show()" not in told:
+        reported = ""
+        while ".load().show()" not in reported:
             line = run.stderr.readline()
-            assert line, told
-            told += line
-        assert f"Kafka answers at 127.0.0.1:{port} and has these topics: orders, shouted" in told
+            assert line, reported
+            reported += line
+        assert (
+            f"Kafka answers at 127.0.0.1:{port} and has these topics: orders, shouted" in reported
+        )
         socket.create_connection((LOOPBACK, port), 5).close()
         run.send_signal(number)
         try:

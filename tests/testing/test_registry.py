@@ -157,10 +157,10 @@ def test_a_registry_that_does_not_start_shows_its_log(schema_registry: SchemaReg
     late = SchemaRegistry(start_timeout_seconds=0.2)
     with pytest.raises(UnavailableError, match="did not answer within 0 s; the end of its log"):
         late.open()
-    for one in (registry, late):
-        assert not one.running
+    for item in (registry, late):
+        assert not item.running
         with pytest.raises(RuntimeError, match="not open"):
-            _ = one.url
+            _ = item.url
 
 
 @pytest.mark.real
@@ -198,13 +198,13 @@ def test_the_command_runs_one_until_it_is_told_to_stop(
     command = [sys.executable, "-m", "sparkkafka.testing.registry", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
-        told = ""
-        while "Ctrl-C" not in told:
+        reported = ""
+        while "Ctrl-C" not in reported:
             line = run.stderr.readline()
-            assert line, told
-            told += line
-        found = re.search(r'"schema.registry.url", "(http://127.0.0.1:\d+/[\w/]+)"', told)
-        assert found and f":{port}/" in found[1], told
+            assert line, reported
+            reported += line
+        found = re.search(r'"schema.registry.url", "(http://127.0.0.1:\d+/[\w/]+)"', reported)
+        assert found and f":{port}/" in found[1], reported
         assert get(found[1], "/subjects") == (200, [])
         run.send_signal(number)
         try:

@@ -146,13 +146,13 @@ CALLS = {
 @pytest.mark.parametrize("api", CALLS)
 def test_each_error(stored: Admin, fake_cluster: Any, api: str) -> None:
     grant = "DESCRIBE" if api == "DescribeAcls" else "ALTER"
-    for code, words in (
+    for code, message in (
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"grant {grant} on the cluster"),
         (ErrorCode.SECURITY_DISABLED, "no authorizer"),
         (ErrorCode.INVALID_REQUEST, "INVALID_REQUEST"),
     ):
         fake_cluster.fault(code, api=api)
-        with pytest.raises(BrokerError, match=words) as caught:
+        with pytest.raises(BrokerError, match=message) as caught:
             CALLS[api](stored)
         assert caught.value.code == code
 
@@ -243,7 +243,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 def test_what_cannot_be_an_acl_is_an_error_that_says_so(admin: Admin, fake_cluster: Any) -> None:
-    for act, words in WRONG:
-        with pytest.raises(OptionError, match=words):
+    for act, message in WRONG:
+        with pytest.raises(OptionError, match=message):
             act(admin)
     assert fake_cluster.requests == []

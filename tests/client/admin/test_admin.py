@@ -294,7 +294,7 @@ def test_brokers_that_only_replace_all_settings_are_not_asked_to(fake_cluster_fa
 
 
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("act", "message"),
     [
         (lambda admin: admin.delete_topics("orders"), r"\['orders'\]"),
         (lambda admin: admin.describe_consumer_groups("g"), "group_ids is a list"),
@@ -327,9 +327,9 @@ def test_brokers_that_only_replace_all_settings_are_not_asked_to(fake_cluster_fa
         (lambda admin: admin.list_topics(timeout_s=-1), "timeout_s"),
     ],
 )
-def test_bad_arguments_are_errors_before_anything_is_sent(fake_cluster, act, words):
+def test_bad_arguments_are_errors_before_anything_is_sent(fake_cluster, act, message):
     with open_admin(fake_cluster) as admin:
-        with pytest.raises(OptionError, match=words):
+        with pytest.raises(OptionError, match=message):
             act(admin)
         assert fake_cluster.requests == []
 

@@ -153,8 +153,8 @@ WRONG: list[tuple[Act, str]] = [
 
 def test_what_is_of_the_wrong_kind_is_an_error_that_says_so(fake_cluster: Any) -> None:
     with Admin(settings(fake_cluster)) as admin:
-        for act, words in WRONG:
-            with pytest.raises(OptionError, match=words):
+        for act, message in WRONG:
+            with pytest.raises(OptionError, match=message):
                 act(admin)
         assert fake_cluster.requests == []
 

@@ -175,7 +175,7 @@ def test_older_brokers(fake_cluster_factory: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda admin: ClientQuotaEntity({}), "at least one of user, client-id and ip"),
         (lambda admin: ClientQuotaEntity({"client_id": "a"}), "did you mean 'client-id'"),
@@ -195,7 +195,7 @@ def test_older_brokers(fake_cluster_factory: Any) -> None:
         (lambda admin: admin.update_features({"f": FeatureUpdate(1, "UP")}), "upgrade_type must"),
     ],
 )
-def test_arguments_that_cannot_be(admin: Admin, fake_cluster: Any, call: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_arguments_that_cannot_be(admin: Admin, fake_cluster: Any, call: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         call(admin)
     assert not fake_cluster.requests

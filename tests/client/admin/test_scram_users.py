@@ -154,13 +154,13 @@ CALLS = {
 @pytest.mark.parametrize("api", CALLS)
 def test_each_error_and_no_password_in_it(admin: Admin, fake_cluster: Any, api: str) -> None:
     grant = "DESCRIBE" if api.startswith("Describe") else "ALTER"
-    for code, words in (
+    for code, message in (
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"grant {grant} on the cluster"),
         (ErrorCode.UNACCEPTABLE_CREDENTIAL, r"UNACCEPTABLE_CREDENTIAL.*so it is"),
         (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "UNSUPPORTED_SASL_MECHANISM"),
     ):
         fake_cluster.fault(ErrorResponse(code, message="so it is"), api=api)
-        with pytest.raises(BrokerError, match=words) as caught:
+        with pytest.raises(BrokerError, match=message) as caught:
             CALLS[api](admin)
         assert HUSH not in variables_of(caught.value)
 
@@ -225,10 +225,10 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_cannot_be_a_user_is_an_error_without_the_password(
     admin: Admin, fake_cluster: Any
 ) -> None:
-    for given, words in WRONG:
-        with pytest.raises(OptionError, match=words) as caught:
+    for given, message in WRONG:
+        with pytest.raises(OptionError, match=message) as caught:
             admin.alter_user_scram_credentials(given)
-        assert HUSH not in variables_of(caught.value), words
+        assert HUSH not in variables_of(caught.value), message
     with pytest.raises(OptionError, match="users is a list of names"):
         admin.describe_user_scram_credentials("alice")
     assert fake_cluster.requests == []

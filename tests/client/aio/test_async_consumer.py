@@ -543,8 +543,8 @@ def test_a_killed_broker_is_survived(fake_cluster_factory: Any) -> None:
             found = await take(source, 10)
             await asyncio.to_thread(fake.broker_down, fake.leader("t", 0))
             found += await take(source, COUNT - 10)
-            places = {(record.partition, record.offset) for record in found}
-            assert len(places) == COUNT
+            positions = {(record.partition, record.offset) for record in found}
+            assert len(positions) == COUNT
 
     asyncio.run(main())
 

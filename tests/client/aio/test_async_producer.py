@@ -237,8 +237,8 @@ def test_10_000_tasks_and_a_killed_broker(two: FakeCluster) -> None:
                 await asyncio.sleep(0)
                 await asyncio.to_thread(two.broker_down, 0)
                 await asyncio.to_thread(two.broker_up, 0)
-            places = {(task.result().partition, task.result().offset) for task in tasks}
-            assert len(places) == 10_000
+            positions = {(task.result().partition, task.result().offset) for task in tasks}
+            assert len(positions) == 10_000
 
     asyncio.run(main())
     found = [value for number in range(4) for value in log_values(two, "t", number)]

@@ -21,7 +21,7 @@ CLIENTS = 20
 def test_each_order_that_was_answered_with_200_is_in_the_topic_once(
     fake_cluster_factory: Any,
 ) -> None:
-    places: set[tuple[int, ...]] = set()
+    positions: set[tuple[int, ...]] = set()
     fake = fake_cluster_factory(2)
     fake.create_topic("orders", partitions=4)
 
@@ -52,7 +52,7 @@ def test_each_order_that_was_answered_with_200_is_in_the_topic_once(
                 response = await client.post("/orders", content=b"%d" % number)
                 if response.status_code == 200:
                     acknowledged.append(b"%d" % number)
-                    places.add(tuple(response.json().values()))
+                    positions.add(tuple(response.json().values()))
                 if number == ORDERS // 4:
                     await asyncio.to_thread(fake.broker_down, fake.leader("orders", 0))
 
@@ -70,4 +70,4 @@ def test_each_order_that_was_answered_with_200_is_in_the_topic_once(
     written = [value for number in range(4) for value in log_values(fake, "orders", number)]
     assert sorted(acknowledged) == sorted(b"%d" % number for number in range(ORDERS))
     assert sorted(written) == sorted(acknowledged)
-    assert len(places) == ORDERS
+    assert len(positions) == ORDERS

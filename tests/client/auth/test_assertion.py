@@ -153,8 +153,8 @@ WRONG = ("no file", "no passphrase", "wrong passphrase", "another kind of key", 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_named(case: str, tmp_path: Path) -> None:
-    given, words = wrong(tmp_path)[case]
-    with pytest.raises(OptionError, match=words) as caught:
+    given, message = wrong(tmp_path)[case]
+    with pytest.raises(OptionError, match=message) as caught:
         make_assertion(given)
     assert "hush" not in str(caught.value)
     assert "PRIVATE KEY-----" not in variables_of(caught.value)

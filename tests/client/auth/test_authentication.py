@@ -123,7 +123,7 @@ def test_a_token_is_fetched_anew_for_each_conversation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("responses", "words"),
+    ("responses", "message"),
     [
         (
             [
@@ -151,8 +151,8 @@ def test_a_token_is_fetched_anew_for_each_conversation() -> None:
         ),
     ],
 )
-def test_refusals(responses: list[Any], words: str) -> None:
-    assert words in failure(responses, PLAIN, AuthenticationError)
+def test_refusals(responses: list[Any], message: str) -> None:
+    assert message in failure(responses, PLAIN, AuthenticationError)
 
 
 def test_a_broker_that_hangs_up() -> None:
@@ -207,8 +207,8 @@ def test_settings_hide_the_password() -> None:
 # --- variables of frames -------------------------------------------------------------------------
 
 
-def scram_first(asked: Any) -> SaslAuthenticateResponse:
-    mine = asked.auth_bytes.partition(b",r=")[2]
+def scram_first(request: Any) -> SaslAuthenticateResponse:
+    mine = request.auth_bytes.partition(b",r=")[2]
     return said(b"r=" + mine + b"theirs,s=c2FsdA==,i=4096")
 
 

@@ -244,7 +244,7 @@ def test_amazons_region(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> Non
     fetch(aws(aws_region=""))
     monkeypatch.setenv("AWS_REGION", "first")
     fetch(aws(aws_region="", aws_profile="home"))
-    assert [asked[0] for asked in amazon.requests] == ["region-of-work", "second", "first"]
+    assert [request[0] for request in amazon.requests] == ["region-of-work", "second", "first"]
 
 
 def test_amazon_says_no(amazon: Signers) -> None:

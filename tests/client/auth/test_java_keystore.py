@@ -52,9 +52,9 @@ def test_a_key_comes_back(store: bytes) -> None:
 
 
 def test_any_damage_is_seen_with_the_password(store: bytes) -> None:
-    for place in range(4, len(store), 7):
+    for position in range(4, len(store), 7):
         damaged = bytearray(store)
-        damaged[place] ^= 1
+        damaged[position] ^= 1
         with pytest.raises(KeystoreError):
             opened(bytes(damaged), ASCII)
 

@@ -120,7 +120,7 @@ def test_where_the_ticket_comes_from(library: Library, keytab: str) -> None:
         library.asked.clear()
         library.cache_lifetime = lifetime
         said(both)
-        stores = [one["store"] for one in library.asked if "store" in one]
+        stores = [item["store"] for item in library.asked if "store" in item]
         assert stores[0] == {"ccache": "FILE:/c"}
         assert len(stores) == asked
     library.cache_lifetime = 60

@@ -125,7 +125,7 @@ def test_http_on_this_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("http://idp.example/token", "without TLS others on the way could read"),
         ("http://127.0.0.1.example/token", "without TLS"),
@@ -139,11 +139,11 @@ def test_http_on_this_machine() -> None:
         ("", "of the form https://host/path"),
     ],
 )
-def test_a_url_that_is_not_good_is_refused_at_once(url: str, words: str) -> None:
+def test_a_url_that_is_not_good_is_refused_at_once(url: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         token_source(OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url))
     assert "sasl.oauthbearer.token.endpoint.url" in str(caught.value)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 

@@ -134,7 +134,7 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "message"),
     [
         ("", "is not one of SCRAM"),
         ("r=abc", "has no s="),
@@ -151,16 +151,16 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
         ("\x00" * 100_000, "is not one of SCRAM"),
     ],
 )
-def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
+def test_a_first_message_that_is_wrong(first: str, message: str) -> None:
     conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL, nonce="abc")
     begin(conversation)
-    with pytest.raises(AuthenticationError, match=words) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         conversation.send(first.encode())
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
-    ("final", "words"),
+    ("final", "message"),
     [
         (b"v=" + base64.b64encode(b"x" * 32), "the server does not know the password"),
         (b"v=", "is not one of SCRAM"),
@@ -170,11 +170,11 @@ def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
         (b"e=other-error", "refuses: other-error"),
     ],
 )
-def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
+def test_a_last_message_that_is_wrong(final: bytes, message: str) -> None:
     server = Server("sha256", "pencil")
     conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL)
     go_on(conversation, server.first(begin(conversation)))
-    with pytest.raises(AuthenticationError, match=words):
+    with pytest.raises(AuthenticationError, match=message):
         conversation.send(final)
 
 

@@ -355,9 +355,9 @@ def test_what_headers_take(
     fake_cluster.create_topic("t")
     header_bytes = 2 + len(name) + len(content)
     for cost in (2, 1):  # of half the limit, and of all of it
-        count, room = 0, limit // cost - value_bytes
-        if room > 0:
-            count = room // (headers_cost_bytes(1000, 1000 * header_bytes) // 1000 + 1) - 10
+        count, space = 0, limit // cost - value_bytes
+        if space > 0:
+            count = space // (headers_cost_bytes(1000, 1000 * header_bytes) // 1000 + 1) - 10
         record = headers_record(count, name, content, bytes(value_bytes))
         codec = Codec.ZSTD if value_bytes else Codec.NONE
         plain = build_batch(record, record_count=1, base_timestamp=0, max_timestamp=0, codec=codec)

@@ -717,7 +717,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("call", "given", "words"),
+    ("call", "given", "message"),
     [
         ("seek", (T0, "5"), r"cannot seek to offset '5' of t-0; give a whole number"),
         ("seek", (T0, None), r"cannot seek to offset None of t-0"),
@@ -742,8 +742,8 @@ T0 = TopicPartition("t", 0)
         ("offsets_for_times", ([T0],), r"times_ms is a dict such as .*, got \["),
     ],
 )
-def test_wrong_arguments_are_errors_with_a_message(filled, call, given, words):
-    with reading(filled, group_id="g") as source, pytest.raises(OptionError, match=words):
+def test_wrong_arguments_are_errors_with_a_message(filled, call, given, message):
+    with reading(filled, group_id="g") as source, pytest.raises(OptionError, match=message):
         getattr(source, call)(*given)
 
 

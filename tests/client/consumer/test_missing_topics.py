@@ -101,8 +101,8 @@ def test_brokers_that_make_none_are_named(
     monkeypatch.setattr(consumer_coordinator, "TOPIC_CREATION_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
-    words = "the brokers do not create it (auto.create.topics.enable"
-    assert words in warnings(caplog)[0]
+    message = "the brokers do not create it (auto.create.topics.enable"
+    assert message in warnings(caplog)[0]
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 200)
     for given, said in ((AUTO, True), ({}, False)):
         with (
@@ -113,7 +113,7 @@ def test_brokers_that_make_none_are_named(
                 source.offsets_for("new")
             with pytest.raises(UnknownTopicError, match="create it first") as sent:
                 producer.send("new", b"1").result(WAIT_S)
-        assert [words in str(looked_up.value), words in str(sent.value)] == [said, said]
+        assert [message in str(looked_up.value), message in str(sent.value)] == [said, said]
 
 
 def test_a_mistyped_topic_is_reported_with_the_nearest_one(

@@ -89,14 +89,14 @@ def test_one_request_to_each_leader(filled: FakeCluster) -> None:
         assert read_all(cluster, planned()) == everything()
     fetches = [request for request in filled.requests if request.api == "Fetch"]
     assert len(fetches) == 3
-    requested = sum(len(topic.partitions) for one in fetches for topic in one.message.topics)
+    requested = sum(len(topic.partitions) for fetch in fetches for topic in fetch.message.topics)
     assert requested == PARTITIONS
 
 
 def test_the_connection_that_metadata_came_by_is_used(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
         read_all(cluster, planned())
-    assert len([one for one in filled.requests if one.api == "ApiVersions"]) == 3
+    assert len([request for request in filled.requests if request.api == "ApiVersions"]) == 3
 
 
 def test_ranges_are_cut_at_both_ends(filled: FakeCluster) -> None:

@@ -84,8 +84,10 @@ def test_without_a_reset_policy_it_is_an_error_until_the_user_seeks(filled):
         assert poll(source, READ) == numbers(READ)
         end = lose(filled)
         for _ in range(2):
-            words = rf"topic t partition 0: .*before offset {READ} .*epoch 0 ends at offset {end}\."
-            with pytest.raises(LogTruncationError, match=words) as raised:
+            message = (
+                rf"topic t partition 0: .*before offset {READ} .*epoch 0 ends at offset {end}\."
+            )
+            with pytest.raises(LogTruncationError, match=message) as raised:
                 poll(source, 1)
         error = raised.value
         assert (error.topic, error.partition, error.offset, error.end_offset) == (*TP, READ, end)

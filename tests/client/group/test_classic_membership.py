@@ -145,47 +145,51 @@ def test_no_topics_are_a_subscription_too(fake):
 
 
 def test_eager_members_revoke_everything_first(fake):
-    with TestMember(fake, **EAGER) as one, TestMember(fake, **EAGER) as two:
-        settle(one)
-        settle(one, two)
-        assert one.calls == [("assign", EVERYTHING), ("revoke", EVERYTHING), ("assign", one.owned)]
-        assert two.calls == [("assign", two.owned)]
+    with TestMember(fake, **EAGER) as first, TestMember(fake, **EAGER) as second:
+        settle(first)
+        settle(first, second)
+        assert first.calls == [
+            ("assign", EVERYTHING),
+            ("revoke", EVERYTHING),
+            ("assign", first.owned),
+        ]
+        assert second.calls == [("assign", second.owned)]
 
 
 def test_cooperative_members_revoke_only_what_moves(fake):
-    with TestMember(fake, **COOPERATIVE) as one, TestMember(fake, **COOPERATIVE) as two:
-        settle(one)
-        settle(one, two)
-        calls = one.calls
-        assert calls[:3] == [("assign", EVERYTHING), ("revoke", two.owned), ("assign", "")]
+    with TestMember(fake, **COOPERATIVE) as first, TestMember(fake, **COOPERATIVE) as second:
+        settle(first)
+        settle(first, second)
+        calls = first.calls
+        assert calls[:3] == [("assign", EVERYTHING), ("revoke", second.owned), ("assign", "")]
         assert set(calls[3:]) <= {("assign", "")}
-        assert [row for row in two.calls if row[1]] == [("assign", two.owned)]
-        assert one.hooks.all_owned == one.member.assignment
+        assert [row for row in second.calls if row[1]] == [("assign", second.owned)]
+        assert first.hooks.all_owned == first.member.assignment
 
 
 def test_with_an_assignor_that_is_only_eager_all_are_eager(fake):
     """Java's rule, and its default list."""
     both = {"partition_assignment_strategy": "cooperative-sticky,range"}
-    with TestMember(fake, **both) as one, TestMember(fake, **both) as two:
-        settle(one)
-        settle(one, two)
-        assert ("revoke", EVERYTHING) in one.calls
-        assert one.thread.generation.assignor == "cooperative-sticky"
+    with TestMember(fake, **both) as first, TestMember(fake, **both) as second:
+        settle(first)
+        settle(first, second)
+        assert ("revoke", EVERYTHING) in first.calls
+        assert first.thread.generation.assignor == "cooperative-sticky"
 
 
 def test_each_member_gets_what_it_subscribes_to(fake):
     fake.create_topic("u", partitions=2)
-    with TestMember(fake, ["t"]) as one, TestMember(fake, ["u"]) as two:
-        poll_until(lambda: (one.owned, two.owned) == (EVERYTHING, "u-0 u-1"), one, two)
+    with TestMember(fake, ["t"]) as first, TestMember(fake, ["u"]) as second:
+        poll_until(lambda: (first.owned, second.owned) == (EVERYTHING, "u-0 u-1"), first, second)
 
 
 @BOTH_KINDS
 def test_offsets_can_be_committed_while_partitions_are_revoked(fake, kind):
-    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
-        settle(one)
-        one.hooks.on_revoke = lambda tps: one.commit({str(tp): 5 for tp in tps})
-        settle(one, two)
-    assert {("t", tp.partition) for tp in map(partition, two.owned.split())} <= set(
+    with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
+        settle(first)
+        first.hooks.on_revoke = lambda tps: first.commit({str(tp): 5 for tp in tps})
+        settle(first, second)
+    assert {("t", tp.partition) for tp in map(partition, second.owned.split())} <= set(
         fake.committed("g")
     )
 
@@ -195,26 +199,26 @@ def test_a_hook_that_raises_ends_the_poll_and_not_the_rebalance(fake, kind):
     def fail(_):
         raise RuntimeError("the user's own")
 
-    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
-        one.hooks.on_assign = fail
+    with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
+        first.hooks.on_assign = fail
         with pytest.raises(RuntimeError, match="the user's own"):
-            one.poll()
-        assert one.owned == EVERYTHING
-        one.hooks.on_assign = lambda _: None
-        one.hooks.on_revoke = fail
+            first.poll()
+        assert first.owned == EVERYTHING
+        first.hooks.on_assign = lambda _: None
+        first.hooks.on_revoke = fail
         with pytest.raises(RuntimeError, match="the user's own"):
-            settle(one, two)
-        one.hooks.on_revoke = lambda _: None
-        settle(one, two)
+            settle(first, second)
+        first.hooks.on_revoke = lambda _: None
+        settle(first, second)
 
 
 @pytest.mark.slow
 def test_the_leader_sees_new_partitions(fake):
-    with TestMember(fake, metadata_max_age_ms=0) as one, TestMember(fake) as two:
-        settle(one)
-        settle(one, two)
+    with TestMember(fake, metadata_max_age_ms=0) as first, TestMember(fake) as second:
+        settle(first)
+        settle(first, second)
         fake.add_partitions("t", 6)
-        settle(one, two, count=6)
+        settle(first, second, count=6)
 
 
 @pytest.mark.slow
@@ -230,20 +234,20 @@ def test_a_topic_that_comes_later(fake):
 
 def test_a_static_member_comes_back_without_a_rebalance(fake):
     static = {"group_instance_id": "i-1", **EAGER}
-    with TestMember(fake, **EAGER) as one:
-        settle(one)
-        two = TestMember(fake, **static)
-        settle(one, two)
-        owned = two.owned
-        two.close()
+    with TestMember(fake, **EAGER) as first:
+        settle(first)
+        second = TestMember(fake, **static)
+        settle(first, second)
+        owned = second.owned
+        second.close()
         assert len(fake.group_members("g")) == 2
-        generation, _ = fake.group_generation("g"), one.calls
+        generation, _ = fake.group_generation("g"), first.calls
         with TestMember(fake, **static) as again:
             again.poll()
             assert again.owned == owned
-            one.poll()
+            first.poll()
             assert fake.group_generation("g") == generation
-            assert one.calls == []
+            assert first.calls == []
             assert again.member.metadata.group_instance_id == "i-1"
 
 
@@ -253,45 +257,45 @@ def test_a_static_leader_comes_back(fake_cluster_factory, version):
     """From JoinGroup 9 on it is the leader again, and must not assign anew (KIP-814)."""
     fake = fake_cluster_factory(1, kafka_version=version)
     fake.create_topic("t", partitions=4)
-    one = TestMember(fake, group_instance_id="i-1")
-    settle(one)
-    with TestMember(fake, group_instance_id="i-2") as two:
-        settle(one, two)
-        owned = one.owned
-        one.close()
+    first = TestMember(fake, group_instance_id="i-1")
+    settle(first)
+    with TestMember(fake, group_instance_id="i-2") as second:
+        settle(first, second)
+        owned = first.owned
+        first.close()
         with TestMember(fake, group_instance_id="i-1", metadata_max_age_ms=0) as again:
             again.poll()
             assert again.owned == owned
-            two.poll()
+            second.poll()
             if version == "4.0":  # and it watches the topics, as a leader does
                 fake.add_partitions("t", 6)
-                settle(again, two, count=6)
+                settle(again, second, count=6)
 
 
 def test_two_with_one_instance_id(fake):
     with (
-        TestMember(fake, group_instance_id="i-1") as one,
-        TestMember(fake, group_instance_id="i-1") as two,
+        TestMember(fake, group_instance_id="i-1") as first,
+        TestMember(fake, group_instance_id="i-1") as second,
     ):
-        one.poll()
-        two.poll()
-        assert two.owned == EVERYTHING
+        first.poll()
+        second.poll()
+        assert second.owned == EVERYTHING
         with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*group\.instance\.id.*own"):
-            poll_until(lambda: False, one)
-        assert one.owned == ""
-        assert one.calls[1:] == [("lost", EVERYTHING)]
+            poll_until(lambda: False, first)
+        assert first.owned == ""
+        assert first.calls[1:] == [("lost", EVERYTHING)]
 
 
 def test_a_commit_that_is_fenced_does_not_fence_the_other_member(fake):
     quiet = {"group_instance_id": "i-1", "heartbeat_interval_ms": 9_000}
-    with TestMember(fake, **quiet) as one, TestMember(fake, **quiet) as two:
-        one.poll()
-        two.poll()
+    with TestMember(fake, **quiet) as first, TestMember(fake, **quiet) as second:
+        first.poll()
+        second.poll()
         with pytest.raises(CommitFailedError, match="FENCED_INSTANCE_ID"):
-            one.commit({"t-0": 1})
+            first.commit({"t-0": 1})
         with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*own"):
-            one.poll()
-        two.commit({"t-0": 2})
+            first.poll()
+        second.commit({"t-0": 2})
 
 
 def test_static_members_need_kafka_2_3(fake_cluster_factory):
@@ -313,12 +317,12 @@ def test_static_members_need_kafka_2_3(fake_cluster_factory):
 @BOTH_KINDS
 def test_an_response_is_lost(fake, api, nth, drop, kind):
     """Of two members, in whatever step."""
-    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+    with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
         rule = fake.fault(drop, api=api, nth=nth)
-        settle(one)
-        settle(one, two)
-        poll_until(lambda: rule.fired, one, two)
-        settle(one, two)
+        settle(first)
+        settle(first, second)
+        poll_until(lambda: rule.fired, first, second)
+        settle(first, second)
         # A member whose response was lost joined again with the same id.
         assert len(fake.group_members("g")) == 2
 
@@ -366,7 +370,7 @@ def test_out_while_joining(fake, api, code):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, r"range.*partition\.assignment\.strategy"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
@@ -377,10 +381,12 @@ def test_out_while_joining(fake, api, code):
         (ErrorCode.UNKNOWN_SERVER_ERROR, "its own log"),
     ],
 )
-def test_final_refusals_say_what_to_do(fake, code, words):
+def test_final_refusals_say_what_to_do(fake, code, message):
     rule = fake.fault(code, api="JoinGroup", times=None)
     with TestMember(fake) as one:
-        with pytest.raises(BrokerError, match=rf"{code.name} from JoinGroup of group 'g'.*{words}"):
+        with pytest.raises(
+            BrokerError, match=rf"{code.name} from JoinGroup of group 'g'.*{message}"
+        ):
             one.poll()
         assert rule.fired == 1  # no storm
         fake.clear_faults()
@@ -399,12 +405,12 @@ def test_a_group_that_this_user_may_not_find(fake):
 
 def test_members_with_nothing_in_common(fake):
     with (
-        TestMember(fake, **EAGER) as one,
-        TestMember(fake, partition_assignment_strategy="roundrobin") as two,
+        TestMember(fake, **EAGER) as first,
+        TestMember(fake, partition_assignment_strategy="roundrobin") as second,
     ):
-        settle(one)
+        settle(first)
         with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL.*\(roundrobin\)"):
-            two.poll()
+            second.poll()
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
@@ -428,17 +434,17 @@ def test_a_member_that_sends_no_subscription(fake):
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"])
 def test_the_coordinator_moves(fake, api):
-    with TestMember(fake, **COOPERATIVE) as one, TestMember(fake, **COOPERATIVE) as two:
-        settle(one)
+    with TestMember(fake, **COOPERATIVE) as first, TestMember(fake, **COOPERATIVE) as second:
+        settle(first)
         to = (fake.coordinator("g") + 1) % 3
         rule = fake.fault(lambda _: fake.move_coordinator("g", to), api=api)
-        settle(one, two)
-        one.commit({one.owned.split()[0]: 3})
-        poll_until(lambda: rule.fired, one, two)
-        settle(one, two)
+        settle(first, second)
+        first.commit({first.owned.split()[0]: 3})
+        poll_until(lambda: rule.fired, first, second)
+        settle(first, second)
         fake.clear_requests()
         fake.wait_for_requests("Heartbeat", 2, broker=to)
-        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+        assert not any(name == "lost" for name, _ in first.calls + second.calls)
 
 
 def test_the_brokers_are_away_for_a_while(fake):
@@ -557,13 +563,13 @@ def test_a_commit_that_is_refused_names_partition_and_right(fake):
 
 def test_close_while_a_join_is_pending(fake):
     """The group must not wait for a member that is gone."""
-    with TestMember(fake, **EAGER) as one:
-        settle(one)
-        two = TestMember(fake, **EAGER)
-        two.poll(0)
+    with TestMember(fake, **EAGER) as first:
+        settle(first)
+        second = TestMember(fake, **EAGER)
+        second.poll(0)
         fake.wait_for_requests("JoinGroup", 4)  # `two` waits for `one`, which does not poll
-        two.close()
-        settle(one)
+        second.close()
+        settle(first)
         assert len(fake.group_members("g")) == 1
     assert threads() == set()
 

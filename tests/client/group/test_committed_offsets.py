@@ -162,8 +162,8 @@ def test_partitions_that_went_through_are_not_sent_again(fake):
 def test_a_deadline_ends_it_and_tells_the_last_failure(fake):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="OffsetCommit", times=None)
     with open_cluster(fake) as cluster:
-        words = r"group 'g'.*1\.5 s.*COORDINATOR_LOAD_IN_PROGRESS"
-        with pytest.raises(KafkaTimeoutError, match=words):
+        message = r"group 'g'.*1\.5 s.*COORDINATOR_LOAD_IN_PROGRESS"
+        with pytest.raises(KafkaTimeoutError, match=message):
             commit_offsets(cluster, "g", OFFSETS, deadline=cluster.deadline().sooner(1_500))
 
 
@@ -270,12 +270,12 @@ def test_a_topic_that_brokers_learn_of_late(fake):
 
 
 @pytest.mark.parametrize(
-    ("group", "metadata", "words"),
+    ("group", "metadata", "message"),
     [("", "", "INVALID_GROUP_ID"), ("g", "x" * 5_000, "OFFSET_METADATA_TOO_LARGE.*t-0")],
 )
-def test_other_refusals(fake, group, metadata, words):
+def test_other_refusals(fake, group, metadata, message):
     with open_cluster(fake) as cluster:
-        with pytest.raises(BrokerError, match=words):
+        with pytest.raises(BrokerError, match=message):
             commit_offsets(cluster, group, {TPS[0]: 1}, metadata=metadata)
 
 

@@ -72,17 +72,17 @@ def test_alone_it_gets_everything_and_leaves(fake):
 
 def test_a_partition_is_assigned_again_once_it_is_revoked(fake):
     order = []
-    with member(fake) as one, member(fake) as two:
-        settle(one)
-        one.hooks.on_revoke = lambda tps: (
-            one.commit({str(tp): 5 for tp in tps}),
+    with member(fake) as first, member(fake) as second:
+        settle(first)
+        first.hooks.on_revoke = lambda tps: (
+            first.commit({str(tp): 5 for tp in tps}),
             order.append("let go"),
         )
-        two.hooks.on_assign = lambda new: order.append("taken") if new else None
-        settle(one, two)
+        second.hooks.on_assign = lambda new: order.append("taken") if new else None
+        settle(first, second)
     assert order == ["let go", "taken"]
     committed = [f"{topic}-{number}" for topic, number in sorted(fake.committed("g"))]
-    assert " ".join(committed) == two.calls[-1][1]
+    assert " ".join(committed) == second.calls[-1][1]
 
 
 def test_a_change_of_the_subscription(fake):
@@ -118,55 +118,58 @@ def test_a_hook_that_raises_ends_the_poll_and_not_the_membership(fake):
     def fail(_):
         raise RuntimeError("the user's own")
 
-    with member(fake) as one, member(fake) as two:
-        one.hooks.on_assign = one.hooks.on_revoke = fail
+    with member(fake) as first, member(fake) as second:
+        first.hooks.on_assign = first.hooks.on_revoke = fail
         with pytest.raises(RuntimeError, match="the user's own"):
-            one.poll()
-        assert one.owned == EVERYTHING
+            first.poll()
+        assert first.owned == EVERYTHING
         with pytest.raises(RuntimeError, match="the user's own"):
-            settle(one, two)
-        one.hooks.on_assign = one.hooks.on_revoke = lambda _: None
-        settle(one, two)
+            settle(first, second)
+        first.hooks.on_assign = first.hooks.on_revoke = lambda _: None
+        settle(first, second)
 
 
 def test_ctrl_c_while_letting_go_leaves_no_partition_to_nobody(fake):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    with member(fake) as one, member(fake) as two:
-        settle(one)
-        one.hooks.on_revoke = interrupted
+    with member(fake) as first, member(fake) as second:
+        settle(first)
+        first.hooks.on_revoke = interrupted
         with pytest.raises(KeyboardInterrupt):
-            settle(one, two)
-        one.hooks.on_revoke = lambda _: None
-        assert rejoin_needed(one.member)
-        settle(one, two)
+            settle(first, second)
+        first.hooks.on_revoke = lambda _: None
+        assert rejoin_needed(first.member)
+        settle(first, second)
 
 
 # Static members
 
 
 def test_a_static_member_comes_back(fake):
-    with member(fake) as one:
-        settle(one)
-        two = member(fake, group_instance_id="i")
-        settle(one, two)
-        owned = two.owned
-        two.close()
+    with member(fake) as first:
+        settle(first)
+        second = member(fake, group_instance_id="i")
+        settle(first, second)
+        owned = second.owned
+        second.close()
         assert [row.member_epoch for row in heartbeats(fake) if row.member_epoch < 0] == [-2]
         with member(fake, group_instance_id="i") as again:
-            settle(one, again)
+            settle(first, again)
             assert again.owned == owned
-        assert [name for name, _ in one.calls].count("revoke") == 1
+        assert [name for name, _ in first.calls].count("revoke") == 1
 
 
 def test_two_with_one_instance_id(fake):
-    with member(fake, group_instance_id="i") as one, member(fake, group_instance_id="i") as two:
-        one.poll()
+    with (
+        member(fake, group_instance_id="i") as first,
+        member(fake, group_instance_id="i") as second,
+    ):
+        first.poll()
         with pytest.raises(BrokerError, match=r"UNRELEASED_INSTANCE_ID.*group\.instance\.id=i"):
-            two.poll()
-        one.poll()
-        assert one.owned == EVERYTHING
+            second.poll()
+        first.poll()
+        assert first.owned == EVERYTHING
 
 
 # Faults
@@ -176,13 +179,13 @@ def test_two_with_one_instance_id(fake):
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_an_response_is_lost(fake, nth, drop):
-    with member(fake) as one, member(fake) as two:
+    with member(fake) as first, member(fake) as second:
         rule = fake.fault(drop, api=HEARTBEAT, nth=nth)
-        settle(one)
-        settle(one, two)
-        poll_until(lambda: rule.fired, one, two)
-        settle(one, two)
-        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+        settle(first)
+        settle(first, second)
+        poll_until(lambda: rule.fired, first, second)
+        settle(first, second)
+        assert not any(name == "lost" for name, _ in first.calls + second.calls)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_the_group_has_gone_on_without_it(fake, code):
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, r"group\.consumer\.max\.size"),
@@ -223,10 +226,10 @@ def test_the_group_has_gone_on_without_it(fake, code):
         (ErrorResponse(ErrorCode.INVALID_REQUEST, message="no good"), "no good"),
     ],
 )
-def test_final_refusals_say_what_to_do(fake, fault, words):
+def test_final_refusals_say_what_to_do(fake, fault, message):
     rule = fake.fault(fault, api=HEARTBEAT, times=None)
     with member(fake) as one:
-        with pytest.raises(BrokerError, match=rf"{HEARTBEAT} of group 'g'.*{words}"):
+        with pytest.raises(BrokerError, match=rf"{HEARTBEAT} of group 'g'.*{message}"):
             one.poll()
         assert rule.fired == 1
         fake.clear_faults()
@@ -272,15 +275,15 @@ def test_brokers_before_kafka_4(fake_cluster_factory, offer):
 
 
 def test_the_coordinator_moves(fake):
-    with member(fake) as one, member(fake) as two:
-        settle(one)
+    with member(fake) as first, member(fake) as second:
+        settle(first)
         to = (fake.coordinator("g") + 1) % 3
         fake.move_coordinator("g", to)
-        settle(one, two)
-        one.commit({one.owned.split()[0]: 3})
+        settle(first, second)
+        first.commit({first.owned.split()[0]: 3})
         fake.clear_requests()
         fake.wait_for_requests(HEARTBEAT, 2, broker=to)
-        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+        assert not any(name == "lost" for name, _ in first.calls + second.calls)
 
 
 def test_metadata_does_not_know_the_topic_yet(fake):

@@ -64,27 +64,27 @@ def until(condition: Callable[[], bool], *sources: Consumer) -> None:
 @pytest.mark.parametrize("how", ["unsubscribe", "close"])
 def test_who_leaves_in_on_revoked_owns_nothing_and_is_not_notified(fake, kind, how):
     calls: list[tuple[str, list[TopicPartition]]] = []
-    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+    with consumer(fake, kind) as first, consumer(fake, kind) as second:
 
         def revoked(partitions: list[TopicPartition]) -> None:
             calls.append(("revoked", partitions))
-            getattr(one, how)()
+            getattr(first, how)()
 
-        one.subscribe(
+        first.subscribe(
             ["t"],
             on_assigned=lambda partitions: calls.append(("assigned", partitions)),
             on_revoked=revoked,
         )
-        until(lambda: calls == [("assigned", P)], one)
-        two.subscribe(["t"])
-        until(lambda: two.assignment() == frozenset(P), two, one)
+        until(lambda: calls == [("assigned", P)], first)
+        second.subscribe(["t"])
+        until(lambda: second.assignment() == frozenset(P), second, first)
         with pytest.raises(ConsumerStateError):
-            one.poll(0)
+            first.poll(0)
         if how == "unsubscribe":
-            assert one.assignment() == frozenset()
-            assert one.subscription() == frozenset()
+            assert first.assignment() == frozenset()
+            assert first.subscription() == frozenset()
         else:
-            assert one._subscription.partitions == frozenset()
+            assert first._subscription.partitions == frozenset()
     assert {name for name, _ in calls[1:]} == {"revoked"}
     assert sorted(tp for _, partitions in calls[1:] for tp in partitions) == P  # each once
 
@@ -127,46 +127,46 @@ def test_who_leaves_in_on_lost_is_not_notified_again_and_does_not_join(fake, kin
 
 @ALL_KINDS
 def test_what_a_callback_assigns_after_it_left_stays(fake, kind):
-    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+    with consumer(fake, kind) as first, consumer(fake, kind) as second:
         calls: list[list[TopicPartition]] = []
 
         def revoked(partitions: list[TopicPartition]) -> None:
             calls.append(partitions)
             if len(calls) == 1:  # not while it leaves
-                one.unsubscribe()
-                one.assign(P)
+                first.unsubscribe()
+                first.assign(P)
 
-        one.subscribe(["t"], on_revoked=revoked)
-        until(lambda: one.assignment() == frozenset(P), one)
-        two.subscribe(["t"])
-        until(lambda: two.assignment() == frozenset(P), two, one)
-        assert one.assignment() == frozenset(P)
+        first.subscribe(["t"], on_revoked=revoked)
+        until(lambda: first.assignment() == frozenset(P), first)
+        second.subscribe(["t"])
+        until(lambda: second.assignment() == frozenset(P), second, first)
+        assert first.assignment() == frozenset(P)
 
 
 @ALL_KINDS
 def test_a_callback_that_subscribes_anew_is_a_new_member(fake, kind):
     assigned: list[list[TopicPartition]] = []
-    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+    with consumer(fake, kind) as first, consumer(fake, kind) as second:
 
         def revoked(_: list[TopicPartition]) -> None:
-            one.unsubscribe()
-            one.subscribe(["u"], on_assigned=assigned.append)
+            first.unsubscribe()
+            first.subscribe(["u"], on_assigned=assigned.append)
 
-        one.subscribe(["t"], on_revoked=revoked)
-        until(lambda: one.assignment() == frozenset(P), one)
-        two.subscribe(["t"])
+        first.subscribe(["t"], on_revoked=revoked)
+        until(lambda: first.assignment() == frozenset(P), first)
+        second.subscribe(["t"])
         u = frozenset({TopicPartition("u", 0)})
-        until(lambda: (one.assignment(), two.assignment()) == (u, frozenset(P)), two, one)
+        until(lambda: (first.assignment(), second.assignment()) == (u, frozenset(P)), second, first)
     assert [row for row in assigned if row] == [sorted(u)]
 
 
 def test_an_eager_member_joins_with_what_the_callback_subscribes_to(fake):
     kind = KINDS["eager"] | {"heartbeat_interval_ms": 40}
-    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
-        settle(one)
-        one.hooks.on_revoke = lambda _: one.member.subscribe(frozenset({"u"}))
-        poll_until(lambda: one.owned == "u-0" and two.owned == EVERYTHING, one, two)
-        new = [partitions for name, partitions in one.calls if name == "assign"]
+    with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
+        settle(first)
+        first.hooks.on_revoke = lambda _: first.member.subscribe(frozenset({"u"}))
+        poll_until(lambda: first.owned == "u-0" and second.owned == EVERYTHING, first, second)
+        new = [partitions for name, partitions in first.calls if name == "assign"]
     assert [row for row in new if row] == [EVERYTHING, "u-0"]  # nothing of t in between
 
 
@@ -189,16 +189,16 @@ def test_a_callback_that_fails_while_unsubscribing_keeps_nothing(fake, kind):
 )
 def test_the_error_of_a_hook_that_closes_is_raised(fake, kind):
     def fail(_: frozenset[TopicPartition]) -> None:
-        one.close()
+        first.close()
         raise RuntimeError("the user's own")
 
-    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
-        settle(one)
-        one.hooks.on_revoke = fail
+    with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
+        settle(first)
+        first.hooks.on_revoke = fail
         with pytest.raises(RuntimeError, match="the user's own"):
-            poll_until(lambda: False, one, two)
-        assert one.owned == ""
-        assert [name for name, _ in one.calls] == ["assign", "revoke"]
+            poll_until(lambda: False, first, second)
+        assert first.owned == ""
+        assert [name for name, _ in first.calls] == ["assign", "revoke"]
 
 
 @pytest.mark.parametrize(

@@ -64,17 +64,17 @@ def test_polls_without_time_make_progress(fake, config):
 @pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky", "kip-848"])
 def test_members_come_and_go(fake, name):
     config = CONSUMER if name == "kip-848" else {"partition_assignment_strategy": name}
-    with TestMember(fake, **config) as one:
-        settle(one)
-        with TestMember(fake, **config) as two:
-            settle(one, two)
-            with TestMember(fake, **config) as three:
-                settle(one, two, three)
-            settle(one, two)
-        settle(one)
+    with TestMember(fake, **config) as first:
+        settle(first)
+        with TestMember(fake, **config) as second:
+            settle(first, second)
+            with TestMember(fake, **config) as third:
+                settle(first, second, third)
+            settle(first, second)
+        settle(first)
         if config is not CONSUMER:  # the fake cluster names members of classic groups only
-            assert fake.group_members("g") == [one.member.metadata.member_id]
-    assert {name for name, _ in one.calls} == {"revoke", "assign"}
+            assert fake.group_members("g") == [first.member.metadata.member_id]
+    assert {name for name, _ in first.calls} == {"revoke", "assign"}
 
 
 @BOTH_PROTOCOLS
@@ -92,15 +92,15 @@ def test_the_coordinator_dies(fake, config):
 
 @BOTH_PROTOCOLS
 def test_the_session_expires(fake, config):
-    with TestMember(fake, **config) as one, TestMember(fake, **config) as two:
-        settle(one)
-        settle(one, two)
-        owned, removed = two.owned, two.member.metadata.member_id
-        two.hooks.calls.clear()
+    with TestMember(fake, **config) as first, TestMember(fake, **config) as second:
+        settle(first)
+        settle(first, second)
+        owned, removed = second.owned, second.member.metadata.member_id
+        second.hooks.calls.clear()
         fake.remove_member("g", removed)
-        poll_until(lambda: two.hooks.calls, one, two)
-        assert two.calls[0] == ("lost", owned)
-        settle(one, two)
+        poll_until(lambda: second.hooks.calls, first, second)
+        assert second.calls[0] == ("lost", owned)
+        settle(first, second)
 
 
 @pytest.mark.parametrize("config", [COOPERATIVE, CONSUMER], ids=["classic", "consumer"])

@@ -134,12 +134,12 @@ def test_the_leader_looks_at_racks_and_sees_replicas_that_move(fake_cluster_fact
     leaders = [fake.leader("t", number) for number in range(2)]
     kind = {"partition_assignment_strategy": "cooperative-sticky", "metadata_max_age_ms": 0}
     racks = ["ab"[leaders[number]] for number in (1, 0)]  # the other way round than by order
-    with TestMember(fake, client_rack=racks[0], **kind) as one:
-        settle(one, count=2)
-        with TestMember(fake, client_rack=racks[1], **kind) as two:
-            settle(one, two, count=2)
-            assert (one.owned, two.owned) == ("t-1", "t-0")
+    with TestMember(fake, client_rack=racks[0], **kind) as first:
+        settle(first, count=2)
+        with TestMember(fake, client_rack=racks[1], **kind) as second:
+            settle(first, second, count=2)
+            assert (first.owned, second.owned) == ("t-1", "t-0")
             with Admin(settings(fake)) as admin:
                 admin.alter_partition_reassignments({("t", n): [leaders[1 - n]] for n in (0, 1)})
             fake.finish_reassignments()
-            poll_until(lambda: (one.owned, two.owned) == ("t-0", "t-1"), one, two)
+            poll_until(lambda: (first.owned, second.owned) == ("t-0", "t-1"), first, second)

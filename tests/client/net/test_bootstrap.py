@@ -122,5 +122,5 @@ def test_a_failure_names_each_address(resolver, lookup):
     ) as cluster:
         with pytest.raises(KafkaTimeoutError) as raised:
             cluster.topics(["t"])
-    for words in ("127.0.0.2", "127.0.0.3", "gone.test:1: the host name cannot be resolved"):
-        assert words in str(raised.value)
+    for message in ("127.0.0.2", "127.0.0.3", "gone.test:1: the host name cannot be resolved"):
+        assert message in str(raised.value)

@@ -187,16 +187,16 @@ def test_why_each_of_the_list_failed() -> None:
 
 
 def test_a_refused_password_is_not_tried_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def refuse(host: str, port: int, options: Any, deadline: Any) -> Any:
-        asked.append(port)
+        requests.append(port)
         raise AuthenticationError(f"{host}:{port}: no")
 
     monkeypatch.setattr(Connection, "open", refuse)
     with pytest.raises(AuthenticationError, match="a:1: no"):
         Connection.to({"bootstrap.servers": "a:1,b:2"})
-    assert asked == [1]
+    assert requests == [1]
 
 
 def test_calls_without_a_deadline_end_after_request_timeout() -> None:

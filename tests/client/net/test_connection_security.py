@@ -212,7 +212,7 @@ def test_a_listener_that_wants_a_client_certificate(
 
 
 @pytest.mark.parametrize(
-    ("identity", "words"),
+    ("identity", "message"),
     [
         (
             signed("other", AUTHORITY, hosts=("other.example", "10.1.2.3")),
@@ -233,11 +233,11 @@ def test_a_listener_that_wants_a_client_certificate(
     ids=["name", "expired", "future", "self-signed", "authority"],
 )
 def test_certificates_that_are_not_trusted(
-    tmp_path: Path, fake_cluster_factory: Any, identity: Identity, words: str
+    tmp_path: Path, fake_cluster_factory: Any, identity: Identity, message: str
 ):
     cluster = fake_cluster_factory(1, tls_context=server_context(tmp_path, identity))
     said = failure(cluster.bootstrap_servers, TLS, AuthenticationError)
-    assert words in said
+    assert message in said
     assert cluster.bootstrap_servers in said
 
 
@@ -305,7 +305,7 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    ("config", "said_by_server", "words"),
+    ("config", "said_by_server", "message"),
     [
         ({}, HTTP, "the response is HTTP: this port is a web server's"),
         (TLS, HTTP, "the response is HTTP: this port is a web server's"),
@@ -317,11 +317,11 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
     ids=["http", "http on tls", "ssh on tls", "plain on tls", "tls on plain", "large frame"],
 )
 def test_another_protocol_is_named(
-    server_saying, config: dict[str, str], said_by_server: bytes, words
+    server_saying, config: dict[str, str], said_by_server: bytes, message
 ):
     with pytest.raises((KafkaConnectionError, DecodeError)) as caught:
         connect(server_saying(said_by_server), config)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert not caught.value.retriable
 
 
@@ -331,17 +331,17 @@ def test_https_is_named(server_saying, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         ({}, "the listener may want TLS (security.protocol SSL or SASL_SSL)"),
         (TLS, "perhaps a listener without TLS"),
     ],
 )
 def test_who_hangs_up_at_once_may_be_of_another_kind(
-    server_saying, config: dict[str, str], words: str
+    server_saying, config: dict[str, str], message: str
 ):
     said = failure(server_saying(b""), config, KafkaConnectionError)
-    assert words in said
+    assert message in said
 
 
 def test_a_plain_listener_of_tls(tmp_path: Path, fake_cluster_factory: Any):

@@ -42,7 +42,7 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("listener", "config", "words"),
+    ("listener", "config", "message"),
     [
         ("", TLS, "does not use TLS.*set security.protocol to PLAINTEXT or SASL_PLAINTEXT"),
         ("sasl", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "does not use TLS"),
@@ -55,7 +55,7 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
     ],
 )
 def test_what_is_certain_is_final_codes(
-    fake_cluster_factory: Any, tls: ssl.SSLContext, listener: str, config: Any, words: str
+    fake_cluster_factory: Any, tls: ssl.SSLContext, listener: str, config: Any, message: str
 ) -> None:
     cluster = fake_cluster_factory(
         1,
@@ -64,7 +64,7 @@ def test_what_is_certain_is_final_codes(
     )
     servers = cluster.bootstrap_servers
     given = trusting({"bootstrap.servers": servers, **config})
-    with Admin(given) as admin, pytest.raises(KafkaError, match=words) as caught:
+    with Admin(given) as admin, pytest.raises(KafkaError, match=message) as caught:
         admin.list_topics(timeout_s=LONG_S)
     assert not isinstance(caught.value, KafkaTimeoutError)
     assert not caught.value.retriable

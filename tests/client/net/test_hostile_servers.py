@@ -340,9 +340,9 @@ def test_messages_without_end() -> None:
 def test_mechanisms_without_end() -> None:
     def script(peer: Peer) -> None:
         peer.greet()
-        asked = peer.ask()
+        request = peer.ask()
         offered = [f"MECHANISM-{n}" for n in range(5000)]
-        peer.respond(asked, SaslHandshakeResponse(error_code=33, mechanisms=offered))
+        peer.respond(request, SaslHandshakeResponse(error_code=33, mechanisms=offered))
         peer.wait()
 
     text = failure(script, sasl("PLAIN"), AuthenticationError)
@@ -383,8 +383,12 @@ def test_a_client_tries_once(
 
 
 def test_a_wrong_password_goes_to_only_one_of_many_servers() -> None:
-    with HostileServer(refuse) as one, HostileServer(refuse) as two, HostileServer(refuse) as three:
-        servers = (one, two, three)
+    with (
+        HostileServer(refuse) as first,
+        HostileServer(refuse) as second,
+        HostileServer(refuse) as third,
+    ):
+        servers = (first, second, third)
         addresses = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         options = parse_client_options({"bootstrap.servers": addresses} | sasl("PLAIN"))
         with Cluster(options) as cluster:

@@ -218,12 +218,12 @@ def test_certificates_that_were_revoked(
 
     assert shake(with_list())
     assert shake(with_list(CLIENT))
-    for settings, words in (
+    for settings, message in (
         (with_list(SERVER), "certificate revoked"),
         (with_list(SERVER, CLIENT), "certificate revoked"),
         (with_list(days=(-2, -1)), "CRL has expired"),
     ):
-        with pytest.raises(ssl.SSLCertVerificationError, match=words):
+        with pytest.raises(ssl.SSLCertVerificationError, match=message):
             shake(settings)
 
 
@@ -476,8 +476,8 @@ WRONG = (
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said_without_secrets(case: str, folder: Path) -> None:
-    settings, words = wrong(folder)[case]
-    with pytest.raises(OptionError, match=words) as caught:
+    settings, message = wrong(folder)[case]
+    with pytest.raises(OptionError, match=message) as caught:
         make_tls_context(settings)
     assert HUSH not in str(caught.value)
     assert HUSH not in repr(settings)

@@ -81,7 +81,7 @@ def test_sequence_numbers_wrap_to_zero(sequence, count, after):
 
 def test_batches_go_in_order_with_consecutive_sequences():
     queue = queue_of(3, 4, 5)
-    assert [one.base_sequence for one in send_all(queue)] == [1, 4, 8]
+    assert [item.base_sequence for item in send_all(queue)] == [1, 4, 8]
     assert queue.in_flight == 3
     assert send_next(queue) is None
 
@@ -165,10 +165,10 @@ def test_after_a_failure_nothing_is_sent_until_all_are_answered():
     queue.on_acknowledged(first)
     again = send_all(queue)
     # The fourth is new: it waits, since the broker must not forget the second one meanwhile.
-    assert [one.base_sequence for one in again] == [2, 3]
-    for one in again:
-        queue.on_acknowledged(one)
-    assert [one.base_sequence for one in send_all(queue)] == [4]
+    assert [item.base_sequence for item in again] == [2, 3]
+    for item in again:
+        queue.on_acknowledged(item)
+    assert [item.base_sequence for item in send_all(queue)] == [4]
     assert first.maybe_written
     assert not second.maybe_written
 
@@ -215,12 +215,12 @@ def test_parts_of_a_batch_that_is_not_written_go_together():
 
 def test_a_new_producer_id_starts_from_zero_and_builds_anew():
     queue = queue_of(2, 3)
-    for one in send_all(queue):
-        one.wire = b"built"
-        queue.on_attempt_failed(one, maybe_written=False)
+    for item in send_all(queue):
+        item.wire = b"built"
+        queue.on_attempt_failed(item, maybe_written=False)
     queue.assign_producer_id(8, 0)
-    assert [one.base_sequence for one in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
-    assert [one.wire for one in queue.batches] == [None, None]
+    assert [item.base_sequence for item in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
+    assert [item.wire for item in queue.batches] == [None, None]
     first = send_next(queue)
     assert send_next(queue) is None
     queue.on_acknowledged(first)

@@ -84,10 +84,10 @@ def test_the_other_leader_s_records_are_acknowledged(paused: Paused) -> None:
         for number in range(5):
             producer.send("t", b"%d" % number, partition=1).result(timeout_s=MAX_S)
         assert not first.done()
-        assert not any(one.done() for one in large)
+        assert not any(item.done() for item in large)
         paused.over.set()
         producer.flush()
-        assert [one.result().offset for one in [first, *large]] == list(range(1, 42))
+        assert [item.result().offset for item in [first, *large]] == list(range(1, 42))
     assert values(paused, 1) == [b"%d" % number for number in range(5)]
     assert values(paused, 0) == [b"alone", b"first"] + [VALUE * 1000] * 40
 
@@ -100,13 +100,13 @@ def test_the_paused_one_fails_alone_and_in_time(paused: Paused) -> None:
         assert paused.is_here.wait(MAX_S)
         large = [producer.send("t", VALUE * 1000, partition=0) for _ in range(40)]
         began_s = time.monotonic()
-        while not all(one.done() for one in [lost, *large]):
+        while not all(item.done() for item in [lost, *large]):
             producer.send("t", b"x", partition=1).result(timeout_s=MAX_S)
             time.sleep(0.02)
             assert time.monotonic() - began_s < 60
-        for one in [lost, *large]:
+        for item in [lost, *large]:
             with pytest.raises(ProduceError, match="topic t partition 0"):
-                one.result()
+                item.result()
 
 
 def test_with_a_leader_that_never_reads_closing_ends(paused: Paused) -> None:

@@ -163,9 +163,9 @@ def test_keyless_records_spread_by_batches_and_keys_stay(fake_cluster: FakeClust
             producer.send("t", b"%d" % number)
         keyed = [producer.send("t", b"", key=b"%d" % (number % 7)) for number in range(70)]
         producer.flush(WAIT_S)
-        places = [handle.result().partition for handle in keyed]
-    assert places[:7] * 10 == places
-    assert places[:7] == murmur2_partitions(pa.array(numbers(7)), 4).tolist()
+        positions = [handle.result().partition for handle in keyed]
+    assert positions[:7] * 10 == positions
+    assert positions[:7] == murmur2_partitions(pa.array(numbers(7)), 4).tolist()
     counts = [len(log_values(fake_cluster, "t", number)) for number in range(4)]
     assert min(counts) > 500
     assert sorted(map(int, filter(None, all_values(fake_cluster, "t", 4)))) == list(range(4_000))
@@ -261,7 +261,7 @@ def test_a_callback_that_waits_for_its_own_thread_gets_an_error(fake_cluster: Fa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"value": 5}, "value must be bytes.*got int"),
         ({"key": [b"k"]}, "key must be bytes.*got list"),
@@ -280,9 +280,9 @@ def test_a_callback_that_waits_for_its_own_thread_gets_an_error(fake_cluster: Fa
         ({"timestamp_ms": 1.5}, "timestamp_ms is a whole number"),
     ],
 )
-def test_bad_arguments_are_errors_at_once(arguments: dict[str, Any], words: str) -> None:
+def test_bad_arguments_are_errors_at_once(arguments: dict[str, Any], message: str) -> None:
     with opened("127.0.0.1:1") as producer:
-        with pytest.raises(OptionError, match=words):
+        with pytest.raises(OptionError, match=message):
             producer.send("t", **arguments)
         with pytest.raises(OptionError, match="topic must be the name"):
             producer.send("", b"")
@@ -312,10 +312,10 @@ def test_a_missing_topic_and_a_missing_partition_fail_their_records_only(
         right = [producer.send("t", b"%d" % n, partition=n % 2) for n in range(10)]
         assert [handle.result(WAIT_S).partition for handle in right] == [0, 1] * 5
         for number, handle in enumerate(wrong):
-            words = (
+            message = (
                 f"partition {2 + number % 2} of topic t does not exist: it has partitions 0 to 1"
             )
-            with pytest.raises(UnknownTopicError, match=words):
+            with pytest.raises(UnknownTopicError, match=message):
                 handle.result(WAIT_S)
         assert not missing.done()  # brokers learn of new topics one by one
         assert isinstance(missing.exception(WAIT_S), UnknownTopicError)
@@ -394,14 +394,14 @@ def test_callable_partitioner(fake_cluster: FakeCluster) -> None:
         assert producer.send("t", b"").result(WAIT_S).partition == 0
         assert producer.send("t", b"", key=b"far", partition=1).result(WAIT_S).partition == 1
         good = producer.send("t", b"", key=b"last")
-        for key, words in (
+        for key, message in (
             (b"far", "returned 3 for a record of topic t: .* from 0 to 2"),
             (b"text", "returned '1' for a record of topic t"),
             (b"fails", "failed for a record of topic t: ZeroDivisionError"),
             (b"cancelled", "failed for a record of topic t: .*CancelledError"),
             (b"no text", "failed for a record of topic t: .*Silent"),
         ):
-            with pytest.raises(OptionError, match=words):
+            with pytest.raises(OptionError, match=message):
                 producer.send("t", b"", key=key).result(WAIT_S)
         good.result(WAIT_S)
 
@@ -421,7 +421,7 @@ def test_lost_responses_double_nothing(fake_cluster: FakeCluster, action: Drop) 
 
 
 @pytest.mark.parametrize(
-    ("told", "offsets"),
+    ("reported", "offsets"),
     [
         (2**63 - 1, [-1, -1, -1]),
         (2**63 - 3, [-1, -1, -1]),
@@ -430,14 +430,14 @@ def test_lost_responses_double_nothing(fake_cluster: FakeCluster, action: Drop) 
     ],
 )
 def test_offsets_that_no_log_can_have_are_not_returned(
-    fake_cluster: FakeCluster, told: int, offsets: list[int]
+    fake_cluster: FakeCluster, reported: int, offsets: list[int]
 ) -> None:
     fake_cluster.create_topic("t")
     real = fake_cluster.handlers["Produce"]
 
     def respond(call: Any) -> Any:
         response = real(call)
-        response.responses[0].partition_responses[0].base_offset = told
+        response.responses[0].partition_responses[0].base_offset = reported
         return response
 
     fake_cluster.handlers["Produce"] = respond
@@ -650,16 +650,16 @@ def test_many_threads(fake_cluster: FakeCluster) -> None:
         producer.flush(60)
         for number, handles in kept.items():
             for topic, rows in (("t", handles[::2]), ("u", handles[1::2])):
-                places = [handle.result() for handle in rows]
-                assert {place.topic for place in places} == {topic}
-                offsets = [place.offset for place in places]
+                positions = [handle.result() for handle in rows]
+                assert {position.topic for position in positions} == {topic}
+                offsets = [position.offset for position in positions]
                 assert offsets == sorted(set(offsets)), number  # each thread's own order
                 log = {
                     partition: fake_cluster.log(topic, partition).records()
-                    for partition in {place.partition for place in places}
+                    for partition in {position.partition for position in positions}
                 }
-                for i, place in enumerate(places):
-                    value = log[place.partition][place.offset].value
+                for i, position in enumerate(positions):
+                    value = log[position.partition][position.offset].value
                     assert value == b"%d:%d" % (number, 2 * i + (topic == "u"))
 
 
@@ -772,7 +772,7 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (None, "settings are a mapping.*got NoneType"),
         ("host:1", "settings are a mapping.*got str"),
@@ -780,8 +780,8 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
         ({1: "host:1"}, "the name of a setting is a str, got int"),
     ],
 )
-def test_settings_are_a_mapping(kind: Any, config: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_settings_are_a_mapping(kind: Any, config: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         kind(config)
 
 
@@ -977,7 +977,7 @@ SECONDS = pa.timestamp("s")
 
 
 @pytest.mark.parametrize(
-    ("columns", "error", "words"),
+    ("columns", "error", "message"),
     [
         ({"key": [b"k"]}, OptionError, "no column value"),
         ({"value": [1]}, OptionError, "column value is int64, it must be binary or string"),
@@ -1002,9 +1002,9 @@ SECONDS = pa.timestamp("s")
         ({"value": [bytes(3_000)], "topic": ["t"]}, ProduceError, "row 0 of the table"),
     ],
 )
-def test_tables_that_are_wrong(columns: Any, error: type[KafkaError], words: str) -> None:
+def test_tables_that_are_wrong(columns: Any, error: type[KafkaError], message: str) -> None:
     with opened("127.0.0.1:1", max_request_size=3_000) as producer:
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=message):
             producer.send_table(pa.table(columns))
         with pytest.raises(OptionError, match="pyarrow Table or RecordBatch"):
             producer.send_table([{"value": b""}])

@@ -242,18 +242,18 @@ def test_a_wrong_timeout_changes_nothing_of_a_transaction(
     fake_cluster: FakeCluster, timeout_s: Any
 ) -> None:
     fake_cluster.create_topic("t")
-    words = "timeout_s is a number of seconds, at least 0"
+    message = "timeout_s is a number of seconds, at least 0"
     with opened(fake_cluster, transactional_id="tid") as producer:
-        with pytest.raises(OptionError, match=words):
+        with pytest.raises(OptionError, match=message):
             producer.init_transactions(timeout_s)
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("t", b"0")
         offsets = {TopicPartition("t", 0): 1}
-        with pytest.raises(OptionError, match=words):
+        with pytest.raises(OptionError, match=message):
             producer.send_offsets_to_transaction(offsets, "group", timeout_s)
         for end in (producer.commit_transaction, producer.abort_transaction):
-            with pytest.raises(OptionError, match=words):
+            with pytest.raises(OptionError, match=message):
                 end(timeout_s)
         producer.send("t", b"1")
         producer.commit_transaction()
@@ -279,11 +279,11 @@ def _fill(producer: Producer) -> None:
 # Records without metadata fail after max.block.ms too. If they do so first, their memory is free.
 @pytest.mark.flaky(reruns=2)
 def test_a_full_buffer_tells_that_no_broker_can_be_reached() -> None:
-    words = (
+    message = (
         r"records cannot be sent: .*buffer\.memory=1000 .*max\.block\.ms=500; the last failure: "
     )
     with opened("127.0.0.1:1", buffer_memory=1_000, max_block_ms=500) as producer:
-        with pytest.raises(KafkaTimeoutError, match=words + "no broker of bootstrap.servers can"):
+        with pytest.raises(KafkaTimeoutError, match=message + "no broker of bootstrap.servers can"):
             _fill(producer)
 
 
@@ -330,11 +330,11 @@ def test_flush_tells_the_last_failure(fake_cluster: FakeCluster) -> None:
     fake_cluster.fault(ErrorResponse(ErrorCode.NOT_ENOUGH_REPLICAS), api="Produce", times=None)
     with opened(fake_cluster) as producer:
         producer.send("t", b"")
-        words = r"1 record of topic t, .*t-0 .*; the last failure: .*NOT_ENOUGH_REPLICAS"
-        with pytest.raises(KafkaTimeoutError, match=words):
+        message = r"1 record of topic t, .*t-0 .*; the last failure: .*NOT_ENOUGH_REPLICAS"
+        with pytest.raises(KafkaTimeoutError, match=message):
             producer.flush(0.5)
     with opened("127.0.0.1:1") as producer:
         producer.send_table(pa.table({"value": [b"0", b"1"]}), "t")
-        words = "2 records of topic t; the last failure: no broker of bootstrap.servers can be"
-        with pytest.raises(KafkaTimeoutError, match=words):
+        message = "2 records of topic t; the last failure: no broker of bootstrap.servers can be"
+        with pytest.raises(KafkaTimeoutError, match=message):
             producer.flush(0.5)

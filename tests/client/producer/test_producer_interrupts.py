@@ -81,5 +81,5 @@ def test_earlier_records_are_sent_once_whenever_ctrl_c_comes(
             break
     else:
         raise AssertionError(f"more than {MAX_LINES} lines")
-    told = [value for value in log_values(fake_cluster, "t") if value and value[:4] != b"call"]
-    assert [value for value in told if value != b"more"] == expected
+    reported = [value for value in log_values(fake_cluster, "t") if value and value[:4] != b"call"]
+    assert [value for value in reported if value != b"more"] == expected

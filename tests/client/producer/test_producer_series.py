@@ -212,7 +212,7 @@ def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer)
 
 
 @pytest.mark.parametrize(
-    ("records", "words"),
+    ("records", "message"),
     [
         (b"0", "of one record, call send"),
         ("0", "of one record, call send"),
@@ -227,9 +227,9 @@ def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer)
     ],
 )
 def test_what_is_wrong_is_an_error_before_anything_is_queued(
-    fake_cluster: FakeCluster, producer: Producer, records: Any, words: str
+    fake_cluster: FakeCluster, producer: Producer, records: Any, message: str
 ) -> None:
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         producer.send_many("t", records)
     producer.flush(WAIT_S)
     assert log_values(fake_cluster, "t") == []

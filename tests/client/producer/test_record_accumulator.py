@@ -111,8 +111,8 @@ def test_small_batches_of_many_partitions_are_encoded_together(
     assert len(got.batches) == 500
     for partition in range(500):
         assert got.pieces[partition] == [0, 1, 2]
-        wanted = [b"%d/%d/%d" % (partition, number, row) for number in range(3) for row in (0, 1)]
-        assert got.values(partition) == wanted
+        expected = [b"%d/%d/%d" % (partition, number, row) for number in range(3) for row in (0, 1)]
+        assert got.values(partition) == expected
     assert got.accumulator.pending_bytes == 0
     got.accumulator.close_all()
     assert got.encoded == 1
@@ -129,10 +129,10 @@ def test_a_batch_is_full_when_the_next_rows_do_not_fit(monkeypatch: pytest.Monke
         sizes = [len(batch.payload) for batch in got.batches[partition]]
         assert min(sizes[:-1]) > 0.8 * BATCH_BYTES
         assert max(sizes) < BATCH_BYTES
-        wanted = [
+        expected = [
             b"%d/%d/%d" % (partition, number, row) for number in range(100) for row in range(5)
         ]
-        assert got.values(partition) == wanted
+        assert got.values(partition) == expected
 
 
 def test_rows_that_are_dropped_are_no_longer_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +163,12 @@ def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.Mo
     got.accumulator.close_all()
     for partition in range(2):
         assert got.pieces[partition] == [0, 1, 2, 3]
-        wanted = [
+        expected = [
             b"%d/%d/%d" % (partition, number, row)
             for number, rows in enumerate([21, 19, 30, 3])
             for row in range(rows)
         ]
-        assert got.values(partition) == wanted
+        assert got.values(partition) == expected
 
 
 def test_full_batches_count_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,14 +302,14 @@ def test_the_later_producer_fences_the_earlier(fake: FakeCluster, producer: Prod
         second.init_transactions()
         second.begin_transaction()
         second.send("t", b"second")
-        words = "taken over this transactional id, 'tid'.*close this producer and make a new one"
+        message = "taken over this transactional id, 'tid'.*close this producer and make a new one"
         for action in (
             producer.commit_transaction,
             producer.begin_transaction,
             producer.abort_transaction,
             lambda: producer.send("t", b""),
         ):
-            with pytest.raises(ProducerFencedError, match=words) as raised:
+            with pytest.raises(ProducerFencedError, match=message) as raised:
                 action()
             assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         producer.close()
@@ -393,7 +393,7 @@ def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "words"),
+    ("offsets", "message"),
     [
         ([TP], "offsets is a dict such as .*, got \\[TopicPartition"),
         (None, "offsets is a dict such as .*, got None"),
@@ -402,11 +402,11 @@ def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
         ({TP: "1"}, "cannot commit offset '1' of t-0; give a whole number"),
     ],
 )
-def test_offsets_that_are_none(fake_cluster: FakeCluster, offsets: Any, words: str) -> None:
+def test_offsets_that_are_none(fake_cluster: FakeCluster, offsets: Any, message: str) -> None:
     with opened(fake_cluster) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        with pytest.raises(OptionError, match=words):
+        with pytest.raises(OptionError, match=message):
             producer.send_offsets_to_transaction(offsets, "g")
 
 
@@ -428,8 +428,8 @@ def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster)
     with opened(fake_cluster) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        words = "not in the group any more.*abort the transaction"
-        with pytest.raises(CommitFailedError, match=words):
+        message = "not in the group any more.*abort the transaction"
+        with pytest.raises(CommitFailedError, match=message):
             producer.send_offsets_to_transaction({TP: 5}, GroupMetadata("g", 3, "gone"))
         with pytest.raises(TransactionError, match="can only be aborted"):
             producer.commit_transaction()

@@ -194,16 +194,16 @@ def test_to_add_again_tells_whether_it_is_open(fake, cluster):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1: this user has no permission on the topic"),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t-1: the topic or partition does not exist"),
     ],
 )
-def test_a_partition_that_is_refused_is_named(fake, cluster, code, words):
+def test_a_partition_that_is_refused_is_named(fake, cluster, code, message):
     (row,) = init(cluster, "x")
     fake.fault(ErrorResponse(code), api="AddPartitionsToTxn", partition=1, times=None)
-    with pytest.raises(KafkaError, match=words):
+    with pytest.raises(KafkaError, match=message):
         add_partitions(cluster, row, TPS[1:2], Deadline(500))
 
 

@@ -308,9 +308,9 @@ def test_acknowledge_says_what_it_wants(fake: FakeCluster) -> None:
 
 def test_two_members_share_one_partition(fake: FakeCluster) -> None:
     write(fake, "t", 40)
-    with member(fake, max_poll_records=10) as one, member(fake, max_poll_records=10) as two:
-        got = [poll(consumer, 10) for consumer in (one, two, one, two)]
-        for consumer in (one, two):
+    with member(fake, max_poll_records=10) as first, member(fake, max_poll_records=10) as second:
+        got = [poll(consumer, 10) for consumer in (first, second, first, second)]
+        for consumer in (first, second):
             consumer.commit()
     assert sorted(row.offset for rows in got for row in rows) == list(range(40))
     assert share(fake).start == 40
@@ -717,7 +717,7 @@ def test_unsubscribe_and_again(fake: FakeCluster) -> None:
 
 
 def test_settings_that_a_share_consumer_does_not_have(fake: FakeCluster) -> None:
-    for name, value, words in [
+    for name, value, message in [
         ("auto.offset.reset", "earliest", "share.auto.offset.reset"),
         ("isolation.level", "read_committed", "share.isolation.level"),
         ("enable.auto.commit", "true", "acknowledged"),
@@ -727,7 +727,7 @@ def test_settings_that_a_share_consumer_does_not_have(fake: FakeCluster) -> None
         ("max.partition.fetch.bytes", "1000", "fetch.max.bytes"),
         ("group.protocol", "consumer", "brokers assign"),
     ]:
-        with pytest.raises(OptionError, match=words) as caught:
+        with pytest.raises(OptionError, match=message) as caught:
             ShareConsumer(settings(fake, group_id="g") | {name: value})
         assert name in str(caught.value)
     with pytest.raises(OptionError, match=r"set group\.id"):

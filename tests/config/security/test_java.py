@@ -66,7 +66,7 @@ def test_a_login_module(text: str, name: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "begins with a login module's class"),
         ('username="hush"', "begins with a login module's class"),
@@ -80,8 +80,8 @@ def test_a_login_module(text: str, name: str, options: dict[str, str]) -> None:
         (f"{PLAIN} required; {PLAIN} required;", "something follows the semicolon"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_password(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as caught:
+def test_what_is_wrong_is_said_without_the_password(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         parse_jaas(text)
     assert "hush" not in str(caught.value)
 

@@ -79,7 +79,7 @@ def test_properties_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("${env:SECW_NOT_THERE}", "there is no such environment variable"),
         ("${file:DIR/p.properties}", "it is written ${file:"),
@@ -95,7 +95,7 @@ def test_properties_as_java_reads_them() -> None:
     ],
 )
 def test_what_cannot_be_looked_up(
-    files: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch
+    files: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (files / "large").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -106,7 +106,7 @@ def test_what_cannot_be_looked_up(
         resolve_references(Secret(f"hush{text}hush"), "sasl.password")
     said = str(caught.value)
     assert said.startswith(f"option sasl.password: {text} cannot be looked up in a Spark executor")
-    assert words in said
+    assert message in said
     assert "hush" not in said.replace(str(files), "")
     assert "hush" not in variables_of(caught.value).replace(str(files), "")
 

@@ -459,7 +459,7 @@ BOTH = "exclude each other"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"ssl_truststore_location": "a", "ssl_truststore_certificates": "b"}, BOTH),
         ({"ssl_ca_location": "a", "ssl_ca_pem": "b"}, "ssl.ca.location and ssl.ca.pem exclude"),
@@ -473,10 +473,10 @@ BOTH = "exclude each other"
         ({"ssl_key_password": "hush"}, "ssl.key.password is set, and"),
     ],
 )
-def test_conflicts_of_stores(given: dict[str, str], words: str) -> None:
+def test_conflicts_of_stores(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         tls(**given)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
@@ -537,7 +537,7 @@ def test_whose_ticket(given: dict[str, str], expected: KerberosSettings) -> None
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "given", "words"),
+    ("mechanism", "given", "message"),
     [
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_username": "bob"}, BOTH),
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_password": "hush"}, BOTH),
@@ -593,10 +593,10 @@ def test_whose_ticket(given: dict[str, str], expected: KerberosSettings) -> None
         ("OAUTHBEARER", {"sasl_username": "alice"}, "sasl.username is for PLAIN and SCRAM"),
     ],
 )
-def test_faults_of_users(mechanism: str, given: dict[str, str], words: str) -> None:
+def test_faults_of_users(mechanism: str, given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         sasl(mechanism, **given)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value).lower()
 
 
@@ -743,7 +743,7 @@ def test_an_assertion_instead_of_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({}, "an assertion needs sasl.oauthbearer.assertion.private.key.file (or "),
         (
@@ -773,14 +773,14 @@ def test_an_assertion_instead_of_a_secret() -> None:
         ),
     ],
 )
-def test_faults_of_assertions(given: dict[str, str], words: str) -> None:
+def test_faults_of_assertions(given: dict[str, str], message: str) -> None:
     given = {
         "sasl_oauthbearer_token_endpoint_url": URL,
         "sasl_oauthbearer_grant_type": BEARER,
     } | given
     with pytest.raises(OptionError) as caught:
         oauth(**given)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
@@ -820,7 +820,7 @@ def test_unsecured_tokens_of_librdkafka() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"sasl_oauthbearer_config": "principal=a"}, "sasl.oauthbearer.config asks for an unsec"),
         (ALLOWED | {"sasl_oauthbearer_config": "hush"}, "is name=value name=value"),
@@ -842,10 +842,10 @@ def test_unsecured_tokens_of_librdkafka() -> None:
         (ALLOWED, "needs a token"),
     ],
 )
-def test_faults_of_unsecured_tokens(given: dict[str, str], words: str) -> None:
+def test_faults_of_unsecured_tokens(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         oauth(**given)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value).lower()
 
 
@@ -918,7 +918,7 @@ KEYS = {"awsRoleAccessKeyId": "k", "awsRoleSecretAccessKey": "hush"}
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"awsRoleExternalId": "hush"}, "awsRoleExternalId in sasl.jaas.config is for a role"),
         ({"awsRoleSessionName": "s"}, "is for a role: awsRoleArn is missing"),
@@ -944,16 +944,16 @@ KEYS = {"awsRoleAccessKeyId": "k", "awsRoleSecretAccessKey": "hush"}
     ],
 )
 def test_nothing_that_names_an_identity_of_amazon_is_dropped(
-    options: dict[str, str], words: str
+    options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
         amazon(**options)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value).lower()
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({}, "needs a token: set sasl.oauthbearer.token.endpoint.url"),
         (
@@ -1003,11 +1003,11 @@ def test_nothing_that_names_an_identity_of_amazon_is_dropped(
         ),
     ],
 )
-def test_faults_of_tokens(given: dict[str, str], words: str) -> None:
+def test_faults_of_tokens(given: dict[str, str], message: str) -> None:
     given = {"sasl_mechanism": "OAUTHBEARER", "security_protocol": "SASL_SSL"} | given
     with pytest.raises(OptionError) as caught:
         secure(**given)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
@@ -1067,7 +1067,7 @@ def test_what_a_reference_stands_for_is_checked_and_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"sasl_password": "hush${env:SECW_NO}"}, "no such environment variable"),
         (
@@ -1088,7 +1088,7 @@ def test_what_a_reference_stands_for_is_checked_and_not_shown(
     ],
 )
 def test_no_variable_of_a_frame_has_what_was_looked_up(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], words: str
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str
 ) -> None:
     monkeypatch.setenv("SECW", "hush")
     monkeypatch.setenv("SECW_SCOPE", "kafka")
@@ -1096,7 +1096,7 @@ def test_no_variable_of_a_frame_has_what_was_looked_up(
     if "username" not in "".join(given):
         given["sasl_oauthbearer_scope"] = "${env:SECW_SCOPE}"  # so that nothing is checked before
     parsed = options(**given)
-    with pytest.raises(OptionError, match=words) as caught:
+    with pytest.raises(OptionError, match=message) as caught:
         secure_settings(parsed.security)
     assert "hush" not in variables_of(caught.value)
 

@@ -91,7 +91,7 @@ def test_environment_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({}, "needs oauth.token.endpoint.uri"),
         ({**CLIENT, "oauth.client.secret": ""}, "needs oauth.client.secret"),
@@ -108,10 +108,10 @@ def test_environment_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     ],
 )
-def test_faults(options: dict[str, str], words: str) -> None:
+def test_faults(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         settings_of(options)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 

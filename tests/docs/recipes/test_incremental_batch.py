@@ -32,10 +32,10 @@ def test_incremental_batch(
     def load_new() -> None:
         names["load_new"](str(tmp_path))
 
-    wanted = [(partition, offset) for partition in (0, 1) for offset in range(4)]
-    assert offsets() == wanted
+    expected = [(partition, offset) for partition in (0, 1) for offset in range(4)]
+    assert offsets() == expected
     load_new()  # nothing is new
-    assert offsets() == wanted
+    assert offsets() == expected
 
     class Killed(BaseException): ...
 
@@ -48,8 +48,8 @@ def test_incremental_batch(
         load_new()
     write(kafka_cluster, topic, 2, partitions=2, per_send=1)
     load_new()
-    wanted = sorted([*wanted, (0, 4), (0, 5), (0, 6), (1, 4)])
-    assert offsets() == wanted
+    expected = sorted([*expected, (0, 4), (0, 5), (0, 6), (1, 4)])
+    assert offsets() == expected
     folders = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.parquet")}
     assert folders == {
         f"topic={topic}/partition={partition}/start={start}"

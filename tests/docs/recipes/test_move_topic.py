@@ -73,15 +73,15 @@ def test_move_topic(
     describe, create, reset, copy = commands
     assert main(describe) == main(create) == 0
     snippets.run(PAGE, capsys, old)
-    wanted = read(old, topic)
-    assert [len(records) for records in wanted.values()] == [COUNT - 5, COUNT, 0]
-    assert read(new, topic) == wanted
+    expected = read(old, topic)
+    assert [len(records) for records in expected.values()] == [COUNT - 5, COUNT, 0]
+    assert read(new, topic) == expected
 
     # The time of the first unread record is that of the two before it.
     unread = read(new, topic, "shipping")
-    first_time = wanted[0][13 - 5][3]
-    assert unread[0] == [record for record in wanted[0] if record[3] >= first_time]
-    assert unread[0][-(COUNT - 13) :] == wanted[0][13 - 5 :]
+    first_time = expected[0][13 - 5][3]
+    assert unread[0] == [record for record in expected[0] if record[3] >= first_time]
+    assert unread[0][-(COUNT - 13) :] == expected[0][13 - 5 :]
     assert unread[1] == unread[2] == []
 
     assert main(reset) == 0
@@ -90,6 +90,6 @@ def test_move_topic(
     copy[copy.index(topic) + 1] = f"{topic}-again"
     kafka_cluster.create_topic(f"{topic}-again", partitions=3)
     assert main(copy) == 0
-    assert read(new, f"{topic}-again") == wanted
+    assert read(new, f"{topic}-again") == expected
     with Admin({"bootstrap.servers": new}) as admin:
         admin.delete_topics([topic, f"{topic}-again"]).all()

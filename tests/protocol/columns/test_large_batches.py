@@ -230,9 +230,9 @@ def test_many_headers_of_one_record(size: int) -> None:
     assert pc.binary_length(values).to_pylist() == [0] * 300_000
     assert found.headers.slice(1).null_count == 3
     # Damage in the last of them is seen.
-    place = payload.index(b"\0\0" * 1000) + 2 * 299_990
+    position = payload.index(b"\0\0" * 1000) + 2 * 299_990
     bad = bytearray(payload)
-    bad[place] = 3  # no length is -2
+    bad[position] = 3  # no length is -2
     with pytest.raises(CorruptRecordError):
         decode_batches([batch_of(bytes(bad), 4)], Selection())
 

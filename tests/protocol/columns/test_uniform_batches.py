@@ -70,15 +70,15 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
     )
     if data.draw(st.booleans()):  # one record of the same size that is another one
         batch = data.draw(st.sampled_from(groups))
-        place = data.draw(st.integers(0, len(batch) - 1))
+        position = data.draw(st.integers(0, len(batch) - 1))
         other = data.draw(st.sampled_from(["key", "value", "time"]))
-        row = batch[place]
+        row = batch[position]
         if other == "key":
-            batch[place] = row._replace(key=None if row.key == b"" else b"")
+            batch[position] = row._replace(key=None if row.key == b"" else b"")
         elif other == "value":
-            batch[place] = row._replace(value=None if row.value == b"" else b"")
+            batch[position] = row._replace(value=None if row.value == b"" else b"")
         else:
-            batch[place] = row._replace(timestamp=row.timestamp + 70)
+            batch[position] = row._replace(timestamp=row.timestamp + 70)
     records = [row for group in groups for row in group]
     batches = response(groups)
     assert decoded(batches) == records
@@ -228,24 +228,24 @@ def test_every_changed_byte_is_seen(
     way = uniform_batches.find_records
     payload = bytes(batches[4].data)
     size = len(payload) // 80
-    places = [
+    positions = [
         *range(2 * size),
         *range(70 * size, 72 * size),
         *range(len(payload) - 3, len(payload)),
     ]
     damaged = 0
-    for place in places:
-        for byte in {0, 1, 2, 0x7F, 0x80, 0xFF, payload[place] ^ 1, payload[place] ^ 0x80}:
+    for position in positions:
+        for byte in {0, 1, 2, 0x7F, 0x80, 0xFF, payload[position] ^ 1, payload[position] ^ 0x80}:
             changed = bytearray(payload)
-            changed[place] = byte
+            changed[position] = byte
             some = [*batches]
             some[4] = batches[4]._replace(data=memoryview(bytes(changed)))
             monkeypatch.setattr(uniform_batches, "find_records", way)
             fast = outcome(some)
             monkeypatch.setattr(uniform_batches, "find_records", lambda *args, **kwargs: None)
-            assert fast == outcome(some), (place, byte)
+            assert fast == outcome(some), (position, byte)
             damaged += isinstance(fast, tuple)
-    assert damaged > len(places)
+    assert damaged > len(positions)
 
 
 def test_a_grid_of_two_parts() -> None:

@@ -341,7 +341,7 @@ def test_a_bomb_of_unlike_messages_takes_bounded_memory(wrapped: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "text"),
     [
         (wrap(0, [wrap(0, [message(0)])]), "compressed message inside"),
         (message(3, None, None, attributes=1), "value is null"),
@@ -357,8 +357,8 @@ def test_a_bomb_of_unlike_messages_takes_bounded_memory(wrapped: bool) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_impossible_sets(data: bytes, words: str) -> None:
-    with pytest.raises(CorruptRecordError, match=words) as caught:
+def test_impossible_sets(data: bytes, text: str) -> None:
+    with pytest.raises(CorruptRecordError, match=text) as caught:
         split_batches(data)
     assert caught.value.position == 0
 

@@ -214,7 +214,7 @@ def test_value_that_the_version_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "version", "words"),
+    ("message", "version", "text"),
     [
         (
             FindCoordinatorRequest(key="readers"),
@@ -245,12 +245,12 @@ def test_value_that_the_version_lacks() -> None:
     ],
 )
 def test_a_field_of_another_version_names_the_right_one(
-    message: Request[Any], version: int, words: str
+    message: Request[Any], version: int, text: str
 ) -> None:
     with pytest.raises(EncodeError) as caught:
         encode(message, version)
     assert str(caught.value).endswith(
-        f"cannot be sent in version {version}, which has no such field {words}"
+        f"cannot be sent in version {version}, which has no such field {text}"
     )
 
 
@@ -301,7 +301,7 @@ def test_null_needs_a_version_that_allows_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"small": 128}, "small: 128 is not int8"),
         ({"number": 2**63}, "number: 9223372036854775808 is not int64"),
@@ -323,8 +323,8 @@ def test_null_needs_a_version_that_allows_it() -> None:
         ({"origin": Point(y=2**20)}, r"origin\.y: 1048576 is not int16"),
     ],
 )
-def test_values_that_do_not_fit_are_named(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(EncodeError, match=f"^DemoRequest v4 {words}"):
+def test_values_that_do_not_fit_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EncodeError, match=f"^DemoRequest v4 {message}"):
         encode(_changed(**change), 4)
 
 
@@ -367,7 +367,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "words"),
+    ("tags", "message"),
     [
         ("01 03 03 02 65 00", r"extra: 1 bytes left over"),
         ("01 03 01 02", r"extra: need 1 bytes, have 0"),
@@ -376,9 +376,9 @@ def test_unknown_tagged_fields_are_skipped() -> None:
         ("02 03 02 02 65 00 01 01", r"tag 0 after tag 3"),
     ],
 )
-def test_bad_tagged_fields(tags: str, words: str) -> None:
+def test_bad_tagged_fields(tags: str, message: str) -> None:
     data = encode(DemoRequest(), 3)[:-1] + bytes.fromhex(tags)
-    with pytest.raises(DecodeError, match=f"DemoRequest v3.*{words}") as caught:
+    with pytest.raises(DecodeError, match=f"DemoRequest v3.*{message}") as caught:
         decode(DemoRequest, 3, data)
     assert caught.value.position is not None
     assert len(data) >= caught.value.position >= len(data) - len(bytes.fromhex(tags))

@@ -32,7 +32,7 @@ def test_signed_values_are_those_of_kafka(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "bits", "error", "words"),
+    ("text", "bits", "error", "message"),
     [
         ("", 64, IndexError, "cut off"),
         ("8080", 64, IndexError, "cut off"),
@@ -44,10 +44,10 @@ def test_signed_values_are_those_of_kafka(value: int) -> None:
     ],
 )
 def test_what_is_no_varint_is_refused(
-    text: str, bits: int, error: type[Exception], words: str
+    text: str, bits: int, error: type[Exception], message: str
 ) -> None:
     data = bytes.fromhex(text)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         read_varint(data, 0, len(data), bits)
 
 

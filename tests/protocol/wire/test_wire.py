@@ -192,7 +192,7 @@ def test_string_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "text", "words", "position"),
+    ("method", "text", "message", "position"),
     [
         ("string", "ffff", "null where a value", 0),
         ("string", "fffe", "negative length -2", 0),
@@ -221,10 +221,10 @@ def test_string_limits() -> None:
         ("varlong", "8080808080808080808000", "longer than 10 bytes", 0),
     ],
 )
-def test_bad_bytes(method: str, text: str, words: str, position: int) -> None:
+def test_bad_bytes(method: str, text: str, message: str, position: int) -> None:
     for lead in (0, 5):
         reader = Reader(bytes(lead) + bytes.fromhex(text), lead)
-        with pytest.raises(DecodeError, match=words) as caught:
+        with pytest.raises(DecodeError, match=message) as caught:
             getattr(reader, method)()
         assert caught.value.position == lead + position
 
@@ -294,7 +294,7 @@ def test_tagged_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("0200000000", "tag 0 after tag 0"),
         ("0205000400", "tag 4 after tag 5"),
@@ -303,8 +303,8 @@ def test_tagged_fields() -> None:
         ("ffffffff0f", "4294967295 elements"),
     ],
 )
-def test_bad_tagged_fields(text: str, words: str) -> None:
-    with pytest.raises(DecodeError, match=words):
+def test_bad_tagged_fields(text: str, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
         Reader(bytes.fromhex(text)).tagged_fields()
 
 

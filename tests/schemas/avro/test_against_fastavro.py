@@ -110,10 +110,10 @@ def test_damage_is_a_good_row_or_a_bad_one(
     table: tuple[Any, list[bytes | None]], data: st.DataObject
 ) -> None:
     definition, payloads = table
-    places = [row for row, payload in enumerate(payloads) if payload]
-    if not places:
+    positions = [row for row, payload in enumerate(payloads) if payload]
+    if not positions:
         return
-    row = data.draw(st.sampled_from(places))
+    row = data.draw(st.sampled_from(positions))
     payloads[row] = damaged(payloads[row] or b"", data)
     result = decode(definition, payloads)
     got = plain(result.values)

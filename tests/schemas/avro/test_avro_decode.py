@@ -588,7 +588,7 @@ def test_wanted_fields_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("wanted", "message"),
     [
         (
             {"nam": pa.string()},
@@ -608,8 +608,8 @@ def test_wanted_fields_in_their_order() -> None:
         ({"note": pa.float64()}, "field note: string"),
     ],
 )
-def test_wanted_mistakes(wanted: dict[str, pa.DataType], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_wanted_mistakes(wanted: dict[str, pa.DataType], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         decode(ORDER, [], wanted=pa.struct(list(wanted.items())))
 
 

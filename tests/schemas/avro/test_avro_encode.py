@@ -194,7 +194,7 @@ def test_values_that_the_schema_cannot_have(
 
 
 @pytest.mark.parametrize(
-    ("definition", "kind", "words"),
+    ("definition", "kind", "message"),
     [
         (
             record(("x", "int")),
@@ -249,8 +249,8 @@ def test_values_that_the_schema_cannot_have(
         ("int", pa.struct([("x", pa.int32())]), "the value: struct<x:int> cannot be written"),
     ],
 )
-def test_columns_that_do_not_fit(definition: Any, kind: pa.DataType, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_columns_that_do_not_fit(definition: Any, kind: pa.DataType, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         avro.encoder(schema(definition), kind)
 
 
@@ -359,7 +359,7 @@ def test_words_spoil_nothing_behind_them(bits: int, behind: int) -> None:
         assert encode(around, rows, given) == expected
         column = pa.array([None, *rows, None], given)
         framed = avro.encoder(schema(around), given).encode(column, b"\0\0\0\1\7").to_pylist()
-        assert framed == [None, *(b"\0\0\0\1\7" + one for one in expected), None]
+        assert framed == [None, *(b"\0\0\0\1\7" + item for item in expected), None]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.float64()])

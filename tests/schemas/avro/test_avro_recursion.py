@@ -69,12 +69,12 @@ def test_a_record_in_itself_is_skipped(definition: Json, values: list[Any]) -> N
 
 @pytest.mark.parametrize("definition", [LIST, TREE, TABLE, EACH_OTHER])
 def test_a_record_in_itself_is_refused_as_a_column(definition: Json) -> None:
-    words = (
+    message = (
         r"field in.*: type Value contains itself, which no Spark type can\. Set "
         r"recursive\.fields\.max\.depth to .*, or in \.schema\(…\) .*"
         r"string \(its JSON text\) or binary$"
     )
-    with pytest.raises(SchemaError, match=words):
+    with pytest.raises(SchemaError, match=message):
         avro.arrow_type(schema(definition))
     with pytest.raises(OptionError, match=r"field in.* cannot become int .*JSON text"):
         decode(definition, [], wanted=pa.struct([("in", pa.int32())]))
@@ -292,7 +292,7 @@ def test_text_is_bounded_in_depth_and_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[1]", "field in: it must be JSON text, and in it the value is an array"),
         ("{", "is not JSON"),
@@ -301,10 +301,10 @@ def test_text_is_bounded_in_depth_and_memory() -> None:
         ('{"id":1}', "field Value.last: null"),
     ],
 )
-def test_texts_that_are_not_of_the_record(text: str, words: str) -> None:
+def test_texts_that_are_not_of_the_record(text: str, message: str) -> None:
     kind = pa.struct([("id", pa.int32()), ("in", pa.string()), ("last", pa.string())])
     rows = pa.array([{"id": 1, "in": None, "last": ""}, {"id": 1, "in": text, "last": ""}], kind)
-    with pytest.raises(ValueRowError, match=words) as caught:
+    with pytest.raises(ValueRowError, match=message) as caught:
         avro.encoder(schema(LIST), kind).encode(rows)
     assert caught.value.row == 1
 
@@ -432,10 +432,10 @@ def test_damage_in_text_is_a_row_good_or_bad() -> None:
 def test_a_depth_that_makes_too_large_a_type() -> None:
     wide = record(*[(f"f{n}", ["null", "Value"]) for n in range(20)])
     assert depth_type(wide, 3).num_fields == 20
-    words = (
+    message = (
         r"with recursive\.fields\.max\.depth=5 .* more than 20,000 fields\. Set a lower depth, or"
     )
-    with pytest.raises(SchemaError, match=words):
+    with pytest.raises(SchemaError, match=message):
         depth_type(wide, 5)
     nested = around(
         {"type": "map", "values": {"type": "array", "items": {"type": "map", "values": "Value"}}}
@@ -533,9 +533,11 @@ def test_a_decimal_of_many_digits(kind: Json) -> None:
     got = decode(definition, [*payloads, payloads[0][:-9]], wanted=ENDS)
     assert got.values.to_pylist()[:2] == [{"id": 1, "last": "x"}, {"id": 2, "last": "xx"}]
     assert got.bad_rows.tolist() == [2]
-    words = r"field in: decimal\(60, 2\): Spark and Arrow have at most 38 digits.*without this one"
+    message = (
+        r"field in: decimal\(60, 2\): Spark and Arrow have at most 38 digits.*without this one"
+    )
     for wanted in (pa.decimal128(38, 2), pa.binary()):
-        with pytest.raises(SchemaError, match=words):
+        with pytest.raises(SchemaError, match=message):
             decode(definition, [], wanted=pa.struct([("in", wanted)]))
 
 

@@ -228,7 +228,7 @@ def test_topmost_records_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader", "words"),
+    ("writer", "reader", "message"),
     [
         ("string", "int", "field x: string of the writer's Avro schema cannot be read as int"),
         ("long", "int", "long of the writer's Avro schema cannot be read as int"),
@@ -247,13 +247,15 @@ def test_topmost_records_may_have_any_name() -> None:
         ),
     ],
 )
-def test_what_cannot_resolve_is_an_error_immediately(writer: Any, reader: Any, words: str) -> None:
-    with pytest.raises(SchemaError, match=words):
+def test_what_cannot_resolve_is_an_error_immediately(
+    writer: Any, reader: Any, message: str
+) -> None:
+    with pytest.raises(SchemaError, match=message):
         decode(record(("x", writer)), [], record(("x", reader)))
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader", "values", "words"),
+    ("writer", "reader", "values", "message"),
     [
         (array("long"), array("int"), [[], [5], []], "field x[]: long of the writer's"),
         (mapping("long"), mapping("int"), [{}, {"k": 5}, {}], "field x{}: long of the writer's"),
@@ -278,7 +280,7 @@ def test_what_cannot_resolve_is_an_error_immediately(writer: Any, reader: Any, w
     ],
 )
 def test_items_that_do_not_resolve_are_bad_where_there_are_any(
-    writer: Any, reader: Any, values: list[Any], words: str
+    writer: Any, reader: Any, values: list[Any], message: str
 ) -> None:
     """As in Java: an empty map<long> is an empty map<int>."""
     payloads: list[bytes | None] = [
@@ -288,7 +290,7 @@ def test_items_that_do_not_resolve_are_bad_where_there_are_any(
         record(("x", writer), ("last", "int")), payloads, record(("last", "int"), ("x", reader))
     )
     assert result.bad_rows.tolist() == [1]
-    assert result.reasons[0].startswith(words)
+    assert result.reasons[0].startswith(message)
     assert [row["last"] for row in plain(result.values) if row] == [7, 7]
     rows = [row["x"] for row in plain(result.values) if row]
     assert rows == [_bare(values[0]), _bare(values[2])]
@@ -347,11 +349,11 @@ def test_a_branch_that_the_reader_lacks_is_a_bad_row() -> None:
 def test_of_several_branches_the_same_type_comes_first() -> None:
     """As in Java: fastavro would take the first one that a promotion leads to."""
     union = ["null", "double", "int", "string"]
-    wanted = {"member0": None, "member1": 5, "member2": None}
-    assert decode("int", [written("int", 5)], union).values.to_pylist() == [wanted]
+    expected = {"member0": None, "member1": 5, "member2": None}
+    assert decode("int", [written("int", 5)], union).values.to_pylist() == [expected]
     writer = ["string", "int"]
     result = decode(writer, [written(writer, ("int", 5))], union)
-    assert result.values.to_pylist() == [wanted]
+    assert result.values.to_pylist() == [expected]
 
 
 def test_a_symbol_that_the_reader_lacks_is_a_bad_row() -> None:

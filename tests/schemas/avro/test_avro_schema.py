@@ -22,7 +22,7 @@ INNER = record(("a", "int"), name="Inner")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{", "the Avro schema is not JSON"),
         ("", "the Avro schema is not JSON"),
@@ -60,8 +60,8 @@ INNER = record(("a", "int"), name="Inner")
         ),
     ],
 )
-def test_what_cannot_be_used_is_an_error_with_its_location(text: str, words: str) -> None:
-    with pytest.raises(SchemaError, match=words):
+def test_what_cannot_be_used_is_an_error_with_its_location(text: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         avro.arrow_type(Schema("avro", text))
 
 
@@ -135,7 +135,7 @@ def test_comments_are_taken_as_java_takes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('{"type": /* a\n comment */ long}', r"line 2 column 13"),
         ('"long" /* without an end', "Extra data"),
@@ -143,8 +143,8 @@ def test_comments_are_taken_as_java_takes_them() -> None:
         ('"lo/**/ng" # not a comment', "Extra data"),
     ],
 )
-def test_what_is_wrong_beside_comments_has_its_location(text: str, words: str) -> None:
-    with pytest.raises(SchemaError, match=f"is not JSON: .*{words}"):
+def test_what_is_wrong_beside_comments_has_its_location(text: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=f"is not JSON: .*{message}"):
         avro.arrow_type(Schema("avro", text))
 
 
@@ -340,7 +340,7 @@ def test_small_numbers_are_ints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "message"),
     [
         (pa.struct([("a b", pa.int32())]), "field a b: 'a b' is not a name in Avro"),
         (pa.struct([("größe", pa.int32())]), "field größe: 'größe' is not a name in Avro"),
@@ -352,8 +352,8 @@ def test_small_numbers_are_ints() -> None:
         ),
     ],
 )
-def test_what_avro_lacks(kind: pa.DataType, words: str) -> None:
-    with pytest.raises(SchemaError, match=words):
+def test_what_avro_lacks(kind: pa.DataType, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         avro.schema_of(kind, "Top")
     with pytest.raises(SchemaError, match="is not a name in Avro"):
         avro.schema_of(pa.struct([]), "my topic")

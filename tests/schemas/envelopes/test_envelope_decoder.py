@@ -153,7 +153,7 @@ def test_positions_of_each_connector_are_read_many_at_once(
 def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
     record = {"op_type": "I", "current_ts": text, "after": GOOD}
     good = {**record, "current_ts": "1970-01-01 00:00:00"}
-    values = decode("ogg", [json.dumps(one).encode() for one in (good, record)])
+    values = decode("ogg", [json.dumps(item).encode() for item in (good, record)])
     assert [reason for _, reason in values] == [None, None]
     assert [value["change"]["ts_ms"] for value, _ in values] == [0, ts_ms]
 

@@ -127,10 +127,10 @@ def _walked(data: bytes, at: int, descriptor: Any, group: int) -> tuple[bytes, i
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place in range(10):
-        value |= (data[at + place] & 0x7F) << (7 * place)
-        if data[at + place] < 0x80:
-            return value & ((1 << 64) - 1), at + place + 1
+    for position in range(10):
+        value |= (data[at + position] & 0x7F) << (7 * position)
+        if data[at + position] < 0x80:
+            return value & ((1 << 64) - 1), at + position + 1
     raise ValueError(value)
 
 
@@ -360,8 +360,8 @@ def _fill(draw: Any, message: Any, field: Any, depth: int) -> None:
     if field.message_type is not None:
         inner = _filled(field.message_type, depth + 1)
         if field.is_repeated:
-            for one in draw(st.lists(inner, max_size=3)):
-                getattr(message, field.name).add().CopyFrom(one)
+            for item in draw(st.lists(inner, max_size=3)):
+                getattr(message, field.name).add().CopyFrom(item)
         else:
             getattr(message, field.name).CopyFrom(draw(inner))
         return

@@ -162,8 +162,8 @@ def test_any_choice_of_fields_is_read_as_all_are(name: str, data: st.DataObject)
     )
     assert fewer.type == wanted
     some = data.draw(st.lists(oracle.messages(truth.descriptor), min_size=1, max_size=4))
-    payloads: list[bytes | None] = [one.SerializeToString() for one in some]
-    payloads += [one.SerializeToString() + data.draw(st.sampled_from(UNKNOWN)) for one in some]
+    payloads: list[bytes | None] = [item.SerializeToString() for item in some]
+    payloads += [item.SerializeToString() + data.draw(st.sampled_from(UNKNOWN)) for item in some]
     check(truth, fewer, payloads, strict=True)
     check(truth, fewer, payloads * 8, strict=True)
 

@@ -160,7 +160,7 @@ def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.Mo
     truth, decoder = oracle.Oracle(text, "p.M"), protobuf.decoder(text, None, None)
     texts = "0a 02 08 05", "0a 05 12 03 0a 01 07", "0a 03 1a 01 61", "0a 02 1a 00", "0a 00"
     parts = [bytes.fromhex(part) for part in texts]
-    payloads = [b"", *parts, *(one + other for one in parts for other in parts)]
+    payloads = [b"", *parts, *(item + other for item in parts for other in parts)]
     for times in (1, 30):
         check(truth, decoder, list(payloads * times), strict=True)
     monkeypatch.undo()  # an invalid text is bad, whatever follows

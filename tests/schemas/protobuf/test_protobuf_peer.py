@@ -26,7 +26,8 @@ def registered(client: Any, subject: str, version: int) -> Schema:
     """The schema as the registry has it, with all that it refers to."""
     found = client.get_version(subject, version).schema
     references = tuple(
-        (one.name, registered(client, one.subject, one.version)) for one in found.references or ()
+        (item.name, registered(client, item.subject, item.version))
+        for item in found.references or ()
     )
     return Schema(PROTOBUF, found.schema_str, references)
 

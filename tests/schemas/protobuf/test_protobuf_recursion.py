@@ -158,11 +158,11 @@ def check(schema: Schema, name: str, messages: list[Any], kind: pa.DataType) -> 
 
 def test_a_depth_is_counted_as_spark_counts_it() -> None:
     """The examples of Spark's ProtobufOptions, with a string where Spark leaves the field out."""
-    one = pa.struct([("name", pa.string()), ("friend", pa.string())])
-    two = pa.struct([("name", pa.string()), ("friend", one)])
-    assert protobuf.arrow_type(PERSON, depth=1) == one
-    assert protobuf.arrow_type(PERSON, depth=2) == two
-    assert protobuf.arrow_type(PERSON, depth=3).field("friend").type == two
+    first = pa.struct([("name", pa.string()), ("friend", pa.string())])
+    second = pa.struct([("name", pa.string()), ("friend", first)])
+    assert protobuf.arrow_type(PERSON, depth=1) == first
+    assert protobuf.arrow_type(PERSON, depth=2) == second
+    assert protobuf.arrow_type(PERSON, depth=3).field("friend").type == second
     kind = protobuf.arrow_type(ALL, depth=1)
     text = pa.field("element", pa.string(), nullable=False)
     assert kind.field("items").type == pa.list_(text)
@@ -419,7 +419,11 @@ def telemetry_schema(name: str) -> Schema:
     file = telemetry()[name]
     text = base64.b64encode(file.serialized_pb).decode()
     return Schema(
-        PROTOBUF, text, tuple((one.name, telemetry_schema(one.name)) for one in file.dependencies)
+        PROTOBUF,
+        text,
+        tuple(
+            (dependency.name, telemetry_schema(dependency.name)) for dependency in file.dependencies
+        ),
     )
 
 
@@ -457,14 +461,14 @@ def test_the_protos_of_protobuf_itself() -> None:
     indexes = protobuf.message_indexes(schema, name)
     kind = protobuf.arrow_type(schema, message=indexes, depth=2)
     messages = [
-        descriptor_pb2.FileDescriptorProto.FromString(one.serialized_pb)
-        for one in (file, *telemetry().values())
+        descriptor_pb2.FileDescriptorProto.FromString(item.serialized_pb)
+        for item in (file, *telemetry().values())
     ]
     payloads = [message.SerializeToString() for message in messages]
     decoder = protobuf.decoder(schema, None, kind, message=indexes)
     got = decoder.decode(pa.array(payloads))
     assert got.reasons == ()
-    assert [row["name"] for row in got.values.to_pylist()] == [one.name for one in messages]
+    assert [row["name"] for row in got.values.to_pylist()] == [item.name for item in messages]
     # Absent fields with a default of their own are written as such.
     written = protobuf.encoder(schema, kind, message=indexes).encode(got.values)
     assert decoder.decode(written).values.equals(got.values)

@@ -84,7 +84,7 @@ def failure(call: Any, kind: type[KafkaError]) -> str:
 
 
 def paths(server: RegistryServer) -> list[str]:
-    return [f"{asked.method} {asked.path}" for asked in server.requests]
+    return [f"{request.method} {request.path}" for request in server.requests]
 
 
 # --- questions -------------------------------------------------------------------------------
@@ -708,15 +708,15 @@ def test_what_retry_after_says(headers: dict[str, str], wait_s: float) -> None:
 
 
 def test_no_registry_at_all() -> None:
-    one, two = nobody(), nobody()
-    text = failure(lambda: client(one, two, max_retries=1).by_id(1), KafkaConnectionError)
+    first, second = nobody(), nobody()
+    text = failure(lambda: client(first, second, max_retries=1).by_id(1), KafkaConnectionError)
     assert "no Schema Registry of 2 answers" in text
-    assert one in text
-    assert two in text
+    assert first in text
+    assert second in text
     assert "Connection refused; requested the schema with id 1 2 times" in text
-    text = failure(lambda: client(one, max_retries=0).by_id(1), KafkaConnectionError)
+    text = failure(lambda: client(first, max_retries=0).by_id(1), KafkaConnectionError)
     assert text == (
-        f"the Schema Registry {one}: Connection refused; requested the schema with id 1 once "
+        f"the Schema Registry {first}: Connection refused; requested the schema with id 1 once "
         "(schema.registry.max.retries=0). Is schema.registry.url right, and does this machine "
         "reach it?"
     )
@@ -827,7 +827,7 @@ def test_contexts_have_ids_of_their_own(server: RegistryServer) -> None:
     registry = client(server)
     for subject in ("a", "b", ":.east:a", ":.east:b", ":.west:a"):
         registry.by_id(1, subject)
-    assert [asked.query.get("subject") for asked in server.requests] == [
+    assert [request.query.get("subject") for request in server.requests] == [
         "a",
         ":.east:a",
         ":.west:a",

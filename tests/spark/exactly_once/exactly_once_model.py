@@ -195,8 +195,8 @@ class Query:
         rows = self.rows_of(batch, task, plan)
         # Two Arrow batches, so that a task can be stopped with a part of its rows sent.
         arrow = [self._arrow(rows[:1]), self._arrow(rows[1:])]
-        place = self.place(run, batch, task, attempt)
-        report = write_rows(iter(arrow), COLUMNS, self.options, place).report
+        task_attempt = self.place(run, batch, task, attempt)
+        report = write_rows(iter(arrow), COLUMNS, self.options, task_attempt).report
         assert report is not None
         return report
 
@@ -235,9 +235,11 @@ class Query:
         )
 
     def assert_each_row_once(self, batches: int) -> None:
-        wanted = Counter(batch * 100 + row for batch in range(batches) for row in range(self.rows))
+        expected = Counter(
+            batch * 100 + row for batch in range(batches) for row in range(self.rows)
+        )
         seen = self.visible()
-        assert seen == wanted, f"lost {wanted - seen}, doubled or foreign {seen - wanted}"
+        assert seen == expected, f"lost {expected - seen}, doubled or foreign {seen - expected}"
 
     def assert_nothing_open(self) -> None:
         prefix = WriterNames.of_query(self.prefix, self.id, "").prefix

@@ -58,8 +58,8 @@ def test_what_is_cut_smaller_is_read_whole(cluster: Cluster, tasks: int) -> None
 
 def test_too_many_tasks_for_the_partitions_leave_the_last_decision(cluster: Cluster) -> None:
     write(cluster, decision_of(50), PARTITIONS[:2])
-    words = "500 tasks are too many .* 2048 characters in each of 2 partitions: write with fewer"
-    with pytest.raises(TransactionError, match=words):
+    message = "500 tasks are too many .* 2048 characters in each of 2 partitions: write with fewer"
+    with pytest.raises(TransactionError, match=message):
         write(cluster, decision_of(500, 1), PARTITIONS[:2])
     tid = NAMES.decisions
     init_transactions(cluster, [tid], 10_000, cluster.deadline())  # as abort_batch does

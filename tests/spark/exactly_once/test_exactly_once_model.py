@@ -409,12 +409,12 @@ def test_a_new_checkpoint_under_an_old_prefix(query):
 
 
 def test_two_queries_with_one_prefix_get_an_error(query):
-    one, two = Query(query.cluster, prefix="same"), Query(query.cluster, prefix="same")
-    run_one, run_two = one.new_run(), two.new_run()
-    one.run_batch(run_one, 0)
-    two.run_batch(run_two, 0)
-    with pytest.raises(KafkaError, match=f"same is used by another query as well: {two.id}"):
-        one.run_batch(run_one, 1)
+    first, second = Query(query.cluster, prefix="same"), Query(query.cluster, prefix="same")
+    run_one, run_two = first.new_run(), second.new_run()
+    first.run_batch(run_one, 0)
+    second.run_batch(run_two, 0)
+    with pytest.raises(KafkaError, match=f"same is used by another query as well: {second.id}"):
+        first.run_batch(run_one, 1)
 
 
 def test_a_longer_prefix_is_another_query(query):
@@ -431,12 +431,12 @@ def test_a_longer_prefix_is_another_query(query):
 def test_a_task_that_was_replaced_says_by_whom_and_does_nothing(query):
     query.run_up_to(0)
     run = query.new_run()
-    place = query.place(run, 1, 1)
+    attempt = query.place(run, 1, 1)
     task = Process(1, then="pause", only="Produce")
     task.start(lambda: query.write_task(run, 1, 1))
     assert task.reached.wait(10)
     with open_cluster(query.cluster) as cluster:
-        tid = next(iter(place.numbers_by_id))
+        tid = next(iter(attempt.numbers_by_id))
         taken = init_transactions(cluster, [tid], 60_000, cluster.deadline())[tid]
     task.go_on.set()
     with pytest.raises(TransactionError) as caught:

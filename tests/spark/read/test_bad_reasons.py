@@ -45,7 +45,7 @@ def test_in_dead_letters(topics: Topics) -> None:
     assert len(topics.read(topics.options("orders", onBadRecord="deadLetter", **more))) == 1
     bootstrap = {"kafka.bootstrap.servers": topics.cluster.bootstrap_servers}
     (letter,) = topics.read({**bootstrap, "subscribe": "dead", "includeHeaders": "true"})
-    headers = {one["key"]: one["value"] for one in letter["headers"]}
+    headers = {item["key"]: item["value"] for item in letter["headers"]}
     reason = headers["__connect.errors.exception.message"].decode()
     assert 50 < len(reason) <= MAX_REASON
 

@@ -261,7 +261,7 @@ def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"subscribe": "no-such-topic"}, "no-such-topic"),
         ({"assign": '{"TOPIC":[0,5]}'}, "TOPIC-5 (TOPIC has 2 partitions)"),
@@ -275,13 +275,13 @@ def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
     ],
 )
 def test_errors_name_the_culprit(
-    new_topic: Callable[..., str], read: Read, options: dict[str, str], words: str
+    new_topic: Callable[..., str], read: Read, options: dict[str, str], message: str
 ) -> None:
     topic = new_topic(partitions=2) if "TOPIC" in str(options) else ""
     given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
     with pytest.raises(PySparkException) as caught:
         read(**given).collect()
-    assert words.replace("TOPIC", topic) in str(caught.value)
+    assert message.replace("TOPIC", topic) in str(caught.value)
 
 
 @pytest.fixture

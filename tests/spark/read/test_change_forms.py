@@ -200,7 +200,7 @@ def test_flattened_debezium(topics: Topics, format: str) -> None:
 
     records = [row(1, "c", "false"), row(1, None, "false"), row(1, "u", "true")]
     if format == "avro":
-        topics.put(TOPIC, [*(framed(number, record, one) for one in records), None])
+        topics.put(TOPIC, [*(framed(number, record, item) for item in records), None])
         rows = topics.read(topics.options(TOPIC, envelope="debezium-flat"))
         at = datetime.datetime(2023, 11, 14, 22, 13, 20, 123_456)
     else:

@@ -23,8 +23,8 @@ def ranges(*sizes: int) -> list[KafkaInputPartition]:
 
 def shapes(planned: list[object]) -> list[list[int]]:
     """The partitions of each task."""
-    groups = [one.ranges if isinstance(one, SmallRanges) else (one,) for one in planned]
-    return [[one.partition for one in group] for group in groups]
+    groups = [item.ranges if isinstance(item, SmallRanges) else (item,) for item in planned]
+    return [[item.partition for item in group] for group in groups]
 
 
 def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
@@ -68,13 +68,13 @@ def test_every_range_is_read_once(
     ]
     sizes = {TopicPartition("t", at): each for at, (_, _, each) in enumerate(drawn)}
     planned = group_small_ranges(given, sizes, most)
-    groups = [one.ranges if isinstance(one, SmallRanges) else (one,) for one in planned]
-    found = [one for group in groups for one in group]
+    groups = [item.ranges if isinstance(item, SmallRanges) else (item,) for item in planned]
+    found = [item for group in groups for item in group]
     assert sorted(found, key=lambda one: one.partition) == given
     for group in groups:
         assert len(group) <= (most or len(group))
         if len(group) > 1:
-            assert sum(one.count for one in group) <= GROUP_ROWS
-            assert sum(one.count * sizes[one.tp] for one in group) <= GROUP_BYTES + 1
-    leaders = [one.leader for one in found]
+            assert sum(item.count for item in group) <= GROUP_ROWS
+            assert sum(item.count * sizes[item.tp] for item in group) <= GROUP_BYTES + 1
+    leaders = [item.leader for item in found]
     assert leaders == sorted(leaders, key=lambda leader: leader or ("", 0))

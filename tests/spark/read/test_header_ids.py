@@ -109,7 +109,7 @@ def put(topics: Topics, rows: list[Row]) -> dict[str, str]:
 
 
 def headers_of(row: dict[str, Any]) -> list[tuple[str, bytes | None]]:
-    return [(one["key"], one["value"]) for one in row["headers"] or ()]
+    return [(item["key"], item["value"]) for item in row["headers"] or ()]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -119,21 +119,21 @@ def test_each_row_by_itself(topics: Topics, seed: int) -> None:
     options = put(topics, rows)
     for handling in ("null", "column"):
         found = topics.read({**options, "onBadRecord": handling})
-        assert [{"value": one["value"], "key": one["key"]} for one in found] == [
+        assert [{"value": item["value"], "key": item["key"]} for item in found] == [
             row.wanted for row in rows
         ]
-        assert [headers_of(one) for one in found] == [row.headers for row in rows]
+        assert [headers_of(item) for item in found] == [row.headers for row in rows]
     for one, row in zip(found, rows, strict=True):
-        told = one["bad_record"]
-        assert (told is None) == (row.bad is None)
-        if told is not None:
-            assert told["error"].startswith(f"{row.bad}: ")
-            assert told["raw"] == (row.value if row.bad == "value" else row.key)
+        reported = one["bad_record"]
+        assert (reported is None) == (row.bad is None)
+        if reported is not None:
+            assert reported["error"].startswith(f"{row.bad}: ")
+            assert reported["raw"] == (row.value if row.bad == "value" else row.key)
 
     found = topics.read({**options, **DEAD})
     good = [number for number, row in enumerate(rows) if row.bad is None]
-    assert [one["offset"] for one in found] == good
-    assert [{"value": one["value"], "key": one["key"]} for one in found] == [
+    assert [item["offset"] for item in found] == good
+    assert [{"value": item["value"], "key": item["key"]} for item in found] == [
         rows[number].wanted for number in good
     ]
     letters = topics.read(

@@ -147,10 +147,10 @@ def test_ranges_hold_what_is_wanted_and_available(
         return
     planned, losses = plan(at(start), at(end), (first, last))
     read = {offset for r in planned for offset in range(r.start, r.end)}
-    wanted = set(range(begin, stop))
-    assert read == wanted & set(range(first, last))
+    expected = set(range(begin, stop))
+    assert read == expected & set(range(first, last))
     if begin <= stop:
-        assert sum(loss.missing for loss in losses) == len(wanted - read)
+        assert sum(loss.missing for loss in losses) == len(expected - read)
     else:
         assert losses
     assert all(r.start < r.end for r in planned)

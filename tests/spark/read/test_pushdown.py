@@ -226,7 +226,7 @@ def is_true(one: Filter, row: Row) -> bool | None:
 
 
 def passing(rows: list[Row], filters: list[Filter]) -> list[Row]:
-    return [row for row in rows if all(is_true(one, row) for one in filters)]
+    return [row for row in rows if all(is_true(item, row) for item in filters)]
 
 
 # Few different times around zero, so that comparisons meet them.
@@ -309,8 +309,8 @@ def test_no_row_is_lost(
     ranges = [whole for whole in ranges if whole.start < whole.end]
     bounds = bounds_of(filters)
     start_ms, end_ms = pushdown.times_to_look_up(bounds, disorder_ms)
-    told = data.draw(st.sets(st.sampled_from(sorted(logs))), "told")
-    largest_ms = {tp: max(ms for _, ms in logs[tp]) for tp in told if logs[tp]}
+    reported = data.draw(st.sets(st.sampled_from(sorted(logs))), "told")
+    largest_ms = {tp: max(ms for _, ms in logs[tp]) for tp in reported if logs[tp]}
     kept = pushdown.narrow_by_times(
         pushdown.narrow_by_offsets(ranges, bounds),
         start_ms,
@@ -321,10 +321,10 @@ def test_no_row_is_lost(
 
     def rows(some: list[KafkaInputPartition], times_ms: Span) -> list[Row]:
         return [
-            Row(one.topic, one.partition, at, moment(ms))
-            for one in some
-            for at, ms in logs[TopicPartition(one.topic, one.partition)]
-            if one.start <= at < one.end and times_ms.low <= ms <= times_ms.high
+            Row(item.topic, item.partition, at, moment(ms))
+            for item in some
+            for at, ms in logs[TopicPartition(item.topic, item.partition)]
+            if item.start <= at < item.end and times_ms.low <= ms <= times_ms.high
         ]
 
     assert passing(rows(kept, bounds.times_ms), filters) == passing(
@@ -466,7 +466,7 @@ def test_an_old_broker_cannot_say_that_there_are_none(fake_cluster_factory: Any)
     write_times(cluster, "t", 0, [100, 300, 200])
     reader = pushing(cluster, "t", [GreaterThan(TIME, moment(400))])
     assert ranges_of(reader) == [("t", 0, 0, 3)]
-    assert [one.times_ms for one in reader.partitions()] == [(401, INT64_MAX)]
+    assert [partition.times_ms for partition in reader.partitions()] == [(401, INT64_MAX)]
     assert rows_of(reader) == []
 
 

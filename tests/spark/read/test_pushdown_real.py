@@ -101,10 +101,10 @@ def test_the_same_rows(
         ):
             if zone != "UTC" and "timestamp" not in where:
                 continue  # no filter of times: the same in each zone
-            wanted = sorted(plain.where(where).collect())
+            expected = sorted(plain.where(where).collect())
             for options in (pushed, known):
                 frame = read(**options).where(where).select(*columns)
-                assert sorted(frame.collect()) == wanted, where
+                assert sorted(frame.collect()) == expected, where
     finally:
         plain.unpersist()
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -296,7 +296,7 @@ def test_columns_that_are_never_null_may_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("valeu binary", "'valeu' of the schema does not exist.*did you mean 'value'"),
         ("Value binary", "did you mean 'value'"),
@@ -311,16 +311,16 @@ def test_columns_that_are_never_null_may_say_so() -> None:
         ("offset bigint, offset bigint", "'offset' appears twice"),
     ],
 )
-def test_columns_that_cannot_be(text: str, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_columns_that_cannot_be(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         KafkaDataSource(READ).reader(ddl(text))
 
 
 def test_a_typed_column_without_its_format() -> None:
     kind = StructType().add("a", IntegerType())
     for name in ("value", "key"):
-        words = rf"not struct<a:int>: set {name}Format to avro, protobuf or json$"
-        with pytest.raises(OptionError, match=words):
+        message = rf"not struct<a:int>: set {name}Format to avro, protobuf or json$"
+        with pytest.raises(OptionError, match=message):
             columns_of_schema(StructType().add(name, kind))
 
 
@@ -345,8 +345,8 @@ def test_text_that_is_no_utf8_is_an_error_that_says_where() -> None:
     records = with_values(b"a", None, "é".encode(), b"\xff\xfe", b"\xc3")
     with pytest.raises(DecodeError) as caught:
         shaped("value string", records)
-    words = "topic t partition 3 offset 10: the value is not UTF-8 (b'\\xff\\xfe')"
-    assert words in str(caught.value)
+    message = "topic t partition 3 offset 10: the value is not UTF-8 (b'\\xff\\xfe')"
+    assert message in str(caught.value)
     assert "invalidUtf8=null" in str(caught.value)
 
 

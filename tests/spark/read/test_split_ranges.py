@@ -55,20 +55,20 @@ def test_pieces_cover_the_ranges_and_are_balanced(
     whole = ranges(*given_sizes)
     pieces = split_ranges(whole, min_partitions=min_partitions, max_records=max_records)
     at = iter(pieces)
-    for one in whole:
-        expected = one.start
+    for item in whole:
+        expected = item.start
         lengths = []
-        while expected < one.end:
+        while expected < item.end:
             piece = next(at)
             assert (piece.topic, piece.partition, piece.start) == (
-                one.topic,
-                one.partition,
+                item.topic,
+                item.partition,
                 expected,
             )
             assert piece.start < piece.end
             lengths.append(piece.end - piece.start)
             expected = piece.end
-        assert expected == one.end
+        assert expected == item.end
         assert max(lengths) - min(lengths) <= 1
         assert max_records is None or max(lengths) <= max_records
     assert next(at, None) is None
@@ -78,8 +78,8 @@ def test_pieces_cover_the_ranges_and_are_balanced(
         # No range is left whole that is longer than twice the pieces of another.
         longest = max(piece.end - piece.start for piece in pieces)
         shortest_cut = min(
-            (one.end - one.start) / sum(1 for p in pieces if p.partition == one.partition)
-            for one in whole
-            if sum(1 for p in pieces if p.partition == one.partition) > 1
+            (item.end - item.start) / sum(1 for p in pieces if p.partition == item.partition)
+            for item in whole
+            if sum(1 for p in pieces if p.partition == item.partition) > 1
         )
         assert longest <= 2 * shortest_cut + 1

@@ -210,8 +210,8 @@ def test_only_the_fields_that_the_user_names(orders: Topics) -> None:
 
 
 def test_fail(orders: Topics) -> None:
-    words = r"topic orders partition 0 offset 2 \(schema id 1\): value: .*who.*onBadRecord=null"
-    with pytest.raises(BadRecordError, match=words) as caught:
+    message = r"topic orders partition 0 offset 2 \(schema id 1\): value: .*who.*onBadRecord=null"
+    with pytest.raises(BadRecordError, match=message) as caught:
         orders.read(orders.options("orders"))
     payload = framed(1, ORDER_1, {"id": 2, "who": "w2"})[:-1]
     assert f"The value has {len(payload)} bytes. " in str(caught.value)
@@ -254,7 +254,7 @@ def test_dead_letters(orders: Topics) -> None:
     assert letter["key"] == b"c"
     assert letter["value"] == framed(1, ORDER_1, {"id": 2, "who": "w2"})[:-1]
     assert letter["timestamp"].timestamp() == 1_700_000_000
-    headers = [(one["key"], one["value"]) for one in letter["headers"]]
+    headers = [(item["key"], item["value"]) for item in letter["headers"]]
     assert headers[0] == ("h", b"1")
     named = dict(headers[1:])
     assert named.pop("__connect.errors.exception.message").startswith(b"value: ")
@@ -331,8 +331,8 @@ def test_a_dead_letter_topic_that_may_not_be_written_is_an_error_when_the_read_i
     host, _, port = orders.cluster.bootstrap_servers.partition(",")[0].rpartition(":")
     broker = MetadataResponseBroker(node_id=0, host=host, port=int(port))
     asked = orders.cluster.fault(tells, api="Metadata", times=None)
-    words = r"deadLetter\.topic=dead cannot be written by this user: grant WRITE on topic dead"
-    with pytest.raises(BrokerError, match=words) if denied else nullcontext():
+    message = r"deadLetter\.topic=dead cannot be written by this user: grant WRITE on topic dead"
+    with pytest.raises(BrokerError, match=message) if denied else nullcontext():
         reader.partitions()
     assert asked.fired
 
@@ -580,7 +580,7 @@ def test_a_schema_without_frames(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "words"),
+    ("schema", "message"),
     [
         (struct(value=struct(ids=LongType())), "ids"),
         (struct(value=struct(id=LongType(), who=IntegerType())), "who"),
@@ -595,9 +595,9 @@ def test_a_schema_without_frames(topics: Topics) -> None:
     ],
 )
 def test_types_that_the_schema_does_not_give(
-    orders: Topics, schema: StructType, words: str
+    orders: Topics, schema: StructType, message: str
 ) -> None:
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         KafkaDataSource(orders.options("orders")).reader(schema)
 
 
@@ -610,18 +610,18 @@ def test_the_topic_whose_schema_does_not_give_the_type(orders: Topics) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"onBadRecord": "column"}, r"add 'bad_record struct<error: string, schema_id: int, raw: "),
         ({"valueFormat": "json", "rescuedColumn": "true"}, "add 'rescued string'"),
     ],
 )
 def test_columns_beside_that_a_schema_must_have(
-    topics: Topics, options: dict[str, str], words: str
+    topics: Topics, options: dict[str, str], message: str
 ) -> None:
     topics.registry.add("t-value", "{}", "JSON")
     schema = struct(value=struct(id=LongType()))
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         KafkaDataSource(topics.options("t", **options)).reader(schema)
 
 
@@ -629,8 +629,10 @@ def test_columns_beside_that_a_schema_must_have(
 def test_bad_records_of_a_schema_without_the_column(orders: Topics, what: str) -> None:
     more = {"deadLetter.topic": "dead"} if what == "deadLetter" else {}
     options = orders.options("orders", onBadRecord=what, **more)
-    words = rf"onBadRecord={what} has no effect: the schema has no column value, .*or remove onBad"
-    with pytest.raises(OptionError, match=words):
+    message = (
+        rf"onBadRecord={what} has no effect: the schema has no column value, .*or remove onBad"
+    )
+    with pytest.raises(OptionError, match=message):
         KafkaDataSource(options).reader(struct(offset=LongType()))
     rows = orders.read(orders.options("orders"), struct(offset=LongType()))
     assert [row["offset"] for row in rows] == [0, 1, 2, 3]
@@ -647,7 +649,10 @@ def test_a_task_asks_no_registry_for_the_reader_s_own_schema(orders: Topics) -> 
     options = orders.options("orders", onBadRecord="null")
     reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
     orders.registry.refuse = 500
-    assert sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one)) == 4
+    assert (
+        sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))
+        == 4
+    )
 
 
 # --- Protobuf -----------------------------------------------------------------------------------
@@ -821,4 +826,9 @@ def test_no_secret_leaves_the_driver(
     copy = pickle.dumps(reader)
     assert b"hidden-word" not in copy
     assert "hidden-word" not in schema.json() + repr(reader.options) + caplog.text
-    assert len([row for one in reader.partitions() for row in pickle.loads(copy).read(one)]) == 1
+    assert (
+        len(
+            [row for partition in reader.partitions() for row in pickle.loads(copy).read(partition)]
+        )
+        == 1
+    )

@@ -90,8 +90,8 @@ def offered(source: Any, start: Tree, limit: Any = None) -> Tree:
 
 def flat(planned: list[KafkaInputPartition | SmallRanges]) -> list[KafkaInputPartition]:
     """The ranges of all tasks."""
-    found = [one.ranges if isinstance(one, SmallRanges) else (one,) for one in planned]
-    return [one for group in found for one in group]
+    found = [item.ranges if isinstance(item, SmallRanges) else (item,) for item in planned]
+    return [item for group in found for item in group]
 
 
 def ranges(

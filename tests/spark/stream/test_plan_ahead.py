@@ -53,7 +53,7 @@ def test_everything_is_there_when_spark_asks_for_the_plan(cluster: FakeCluster) 
     (task,) = source.partitions(start, end)
     assert count(source) == ROWS
     assert not cluster.requests
-    assert [one.end for one in task.ranges] == [100, 100]
+    assert [item.end for item in task.ranges] == [100, 100]
     # Nothing new: nothing is planned.
     assert offered(source, end) == end
     assert source._plan_ahead._thread is None

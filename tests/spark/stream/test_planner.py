@@ -408,7 +408,8 @@ def test_ends_of_logs_that_cannot_be(fake: FakeCluster, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "sparkkafka.client.cluster.offsets.call_all",
         lambda _, questions, *more: {
-            one: ListedOffset(-1 if one.timestamp_ms == LATEST else 0, -1, -1) for one in questions
+            question: ListedOffset(-1 if question.timestamp_ms == LATEST else 0, -1, -1)
+            for question in questions
         },
     )
     with pytest.raises(BrokerError, match="its log ends at offset -1"):

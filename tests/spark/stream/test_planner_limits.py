@@ -58,10 +58,10 @@ def test_none_starves(backlog: dict[TopicPartition, int], cap: int, chance: Rand
     for _ in range(60):
         shares = prorate(left, cap, after)
         after = last_served(shares, after)
-        for one in left:
-            waited[one] = 0 if shares.get(one) or not left[one] else waited[one] + 1
-            left[one] -= shares.get(one, 0)
-            left[one] += chance.choice((0, 0, 1, 1000))
+        for item in left:
+            waited[item] = 0 if shares.get(item) or not left[item] else waited[item] + 1
+            left[item] -= shares.get(item, 0)
+            left[item] += chance.choice((0, 0, 1, 1000))
         assert all(batches <= len(left) for batches in waited.values())
 
 

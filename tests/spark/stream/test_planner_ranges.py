@@ -34,9 +34,9 @@ def test_ranges_are_what_is_wanted_and_there(
         first = earliest.get(tp, 0)
         begin = start.get(tp, first)
         there = range(first, known.get(tp, 10**9)) if tp in earliest else range(0)
-        wanted = {at for at in range(begin, to) if at in there}
+        expected = {at for at in range(begin, to) if at in there}
         if start.get(tp) != to:  # else it does not move
-            assert set(got.get(tp, ())) == wanted
+            assert set(got.get(tp, ())) == expected
     missing = sum(max(0, to - start.get(tp, earliest.get(tp, 0))) for tp, to in end.items())
     missing -= sum(map(len, got.values()))
     names = ("COULD_NOT_READ_OFFSET_RANGE", "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS")
@@ -55,7 +55,7 @@ def test_a_new_topic_starts_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "earliest", "latest", "condition", "words"),
+    ("start", "end", "earliest", "latest", "condition", "message"),
     [
         ({A0: 3, A1: 1}, {A0: 3}, {}, {}, "PARTITIONS_DELETED", "Partitions a-1 have been deleted"),
         (
@@ -85,7 +85,7 @@ def test_a_new_topic_starts_where_it_begins() -> None:
     ],
 )  # fmt: skip
 def test_losses(
-    start: Offsets, end: Offsets, earliest: Offsets, latest: Offsets, condition: str, words: str
+    start: Offsets, end: Offsets, earliest: Offsets, latest: Offsets, condition: str, message: str
 ) -> None:
     losses = plan_micro_batch(start, end, earliest, latest).losses
     assert [loss.condition for loss in losses] == [f"KAFKA_DATA_LOSS.{condition}"]
@@ -93,9 +93,9 @@ def test_losses(
     assert text.startswith(
         f"[KAFKA_DATA_LOSS.{condition}] Some data may have been lost because they are not available"
     )
-    assert words in text
+    assert message in text
     assert "failOnDataLoss=false" in text
-    assert words in loss_warning(losses, streaming=True)
+    assert message in loss_warning(losses, streaming=True)
 
 
 def test_a_topic_made_again_was_reported_and_gives_nothing_yet() -> None:

@@ -222,7 +222,7 @@ def test_states_of_spark_are_short_and_name_no_class(message: str, state: str, c
 
 
 @pytest.mark.parametrize(
-    ("query", "options", "words"),
+    ("query", "options", "message"),
     [
         ("no query", {}, r"takes a streaming query, not str"),
         (Query(report(1)), {"timeout_s": -1}, "timeout_s is a number of seconds"),
@@ -230,6 +230,6 @@ def test_states_of_spark_are_short_and_name_no_class(message: str, state: str, c
         (Query(report(1)), {"options": {"subscribe": "t"}}, "kafka.bootstrap.servers"),
     ],
 )
-def test_wrong_use(query: Any, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_wrong_use(query: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         sparkkafka.progress(query, **options)

@@ -469,9 +469,9 @@ def test_foreach_batch_flush_and_lag_over_connect(
     assert printed in done.stdout
     *_, line, last = done.stdout.splitlines()
     assert re.fullmatch(r"flushed  batch 0  30 rows .*  lag [0?]  ended", line)
-    told = json.loads(last)
-    alone = told.pop("alone")
-    assert told == {
+    reported = json.loads(last)
+    alone = reported.pop("alone")
+    assert reported == {
         "lag": [20],
         "before": [],
         "flushed": [[topic, 0, 30]],
@@ -544,7 +544,7 @@ def test_a_committer_that_cannot_commit_does_no_harm(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"subscribe": "TOPIC", "endingOffsets": "latest"}, "ending offset not valid in streaming"),
         ({"subscribe": "TOPIC", "maxOffsetsPerTrigger": "x"}, "maxOffsetsPerTrigger must be"),
@@ -559,13 +559,13 @@ def test_a_committer_that_cannot_commit_does_no_harm(
     ],
 )
 def test_errors_name_the_culprit(
-    streams: Streams, new_topic: Any, options: dict[str, str], words: str
+    streams: Streams, new_topic: Any, options: dict[str, str], message: str
 ) -> None:
     topic = new_topic(partitions=2)
     given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
     with pytest.raises(StreamingQueryException) as caught:
         streams.run(streams.frame(**given))
-    assert words.replace("TOPIC", topic) in str(caught.value)
+    assert message.replace("TOPIC", topic) in str(caught.value)
 
 
 def test_a_checkpoint_of_another_source(streams: Streams, spark: Any, new_topic: Any) -> None:
@@ -651,6 +651,6 @@ def test_rows_of_the_driver_and_a_task_if_they_are_lost(
             .start()
         )
         assert query.awaitTermination(WAIT_S)
-        assert sum(one.numInputRows for one in query.recentProgress) == 30
+        assert sum(item.numInputRows for item in query.recentProgress) == 30
     assert sorted(found) == list(range(60))
     assert bool(removed) is lost

@@ -274,7 +274,7 @@ def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "row", "options", "words"),
+    ("schema", "row", "options", "message"),
     [
         ("key string", ("k",), {"topic": "t"}, "Required attribute 'value' not found"),
         (
@@ -319,13 +319,13 @@ def test_errors_name_the_culprit(
     schema: str,
     row: tuple[Any, ...],
     options: dict[str, str],
-    words: str,
+    message: str,
 ) -> None:
     topic = new_topic() if "TOPIC" in str(options) else ""
     given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
     with pytest.raises(PySparkException) as caught:
         write(spark.createDataFrame([row], schema), **given)
-    assert words.replace("TOPIC", topic) in str(caught.value)
+    assert message.replace("TOPIC", topic) in str(caught.value)
 
 
 def test_a_record_that_is_too_large_is_an_error_with_its_location(

@@ -91,11 +91,11 @@ def test_append_in_several_batches_then_on_from_the_checkpoint(
     frame = sinks.source(filled, maxOffsetsPerTrigger="30", includeHeaders="true")
     sinks.run(frame.drop("topic"), "q", topic=target)
     assert sinks.committed("q") == 4
-    wanted = [
+    expected = [
         (r.partition, r.key, r.value, r.headers, r.timestamp_ms) for r in sinks.rows(filled, 2)
     ]
     got = [(r.partition, r.key, r.value, r.headers, r.timestamp_ms) for r in sinks.rows(target, 2)]
-    assert sorted(got) == sorted(wanted)
+    assert sorted(got) == sorted(expected)
     for partition in (0, 1):  # in the order of the source
         numbers = [int(row[2]) for row in got if row[0] == partition]
         assert numbers == sorted(numbers)
@@ -206,7 +206,7 @@ def test_missing_topics_are_made(sinks: Sinks, filled: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"topc": "t"}, "did you mean 'topic'?"),
         ({}, "topic option required when no 'topic' attribute is present"),
@@ -214,11 +214,11 @@ def test_missing_topics_are_made(sinks: Sinks, filled: str) -> None:
     ],
 )
 def test_bad_options_fail_the_query_by_name(
-    sinks: Sinks, filled: str, options: dict[str, str], words: str
+    sinks: Sinks, filled: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         sinks.run(sinks.source(filled).select("value"), "q", **options)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.jvm

@@ -223,7 +223,7 @@ def test_a_value_that_cannot_be_written(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "words"),
+    ("schema", "options", "message"),
     [
         (StructType().add("value", ORDER), {"valueFormat": ""}, "valueFormat to write it with"),
         (StructType().add("value", ORDER), {"keyFormat": "avro"}, "needs a column key"),
@@ -235,13 +235,15 @@ def test_a_value_that_cannot_be_written(target: Target) -> None:
         (StructType().add("value", IntegerType()), {"valueFormat": "string"}, "of type string"),
     ],
 )
-def test_mistakes(target: Target, schema: StructType, options: dict[str, str], words: str) -> None:
+def test_mistakes(
+    target: Target, schema: StructType, options: dict[str, str], message: str
+) -> None:
     given = {"auto__register__schemas": "true", **options}
     if given.get("valueFormat", "avro") != "avro":
         given |= {"schema__registry__url": "", "auto__register__schemas": ""}
     if given.get("valueFormat") == "":
         given |= {"schema__registry__url": "", "auto__register__schemas": ""}
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         KafkaDataSource(target.options(**given)).writer(schema, False)
 
 
@@ -276,7 +278,7 @@ def test_what_is_written_is_read(target: Target, format: str, framing: str) -> N
     kind = StructType().add("id", LongType()).add("who", StringType())
     reader = source.reader(StructType().add("value", kind))
     (partition,) = reader.partitions()
-    assert [row["value"] for one in reader.read(partition) for row in one.to_pylist()] == ROWS
+    assert [row["value"] for item in reader.read(partition) for row in item.to_pylist()] == ROWS
 
 
 def test_a_stream_s_commit_needs_no_registry(target: Target) -> None:
@@ -337,7 +339,7 @@ def test_a_read_names_the_encrypted_fields(
     source = KafkaDataSource(given)
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
-    assert [row["value"] for one in reader.read(partition) for row in one.to_pylist()] == ROWS
+    assert [row["value"] for item in reader.read(partition) for row in item.to_pylist()] == ROWS
     written, read = (
         record.getMessage() for record in caplog.records if "encrypt" in record.getMessage()
     )

@@ -213,7 +213,7 @@ def test_another_task_that_was_faster_is_no_error(fake_cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -226,10 +226,10 @@ def test_another_task_that_was_faster_is_no_error(fake_cluster: Any) -> None:
         (ErrorCode.POLICY_VIOLATION, "because of createTopic=true"),
     ],
 )
-def test_a_topic_that_may_not_be_made(fake_cluster: Any, code: ErrorCode, words: str) -> None:
+def test_a_topic_that_may_not_be_made(fake_cluster: Any, code: ErrorCode, message: str) -> None:
     fake_cluster.fault(ErrorResponse(code, message="no"), api="CreateTopics", times=None)
     with pytest.raises(
-        BrokerError, match=f"{code.name} from CreateTopics of topic new @ .*{words}"
+        BrokerError, match=f"{code.name} from CreateTopics of topic new @ .*{message}"
     ):
         write(fake_cluster, batch([b"v"]), topic="new", createTopic="true")
 

@@ -93,7 +93,7 @@ def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[b
 
 
 @pytest.mark.parametrize(
-    ("schema", "topic", "words"),
+    ("schema", "topic", "message"),
     [
         ("key string", "t", "'value' not found: the columns are key. Name the one"),
         ("Value string", "t", "the column 'Value' must be written 'value'"),
@@ -136,11 +136,11 @@ def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[b
     ],
 )
 def test_bad_columns_have_the_jvm_connectors_messages(
-    schema: str, topic: str | None, words: str
+    schema: str, topic: str | None, message: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
         input_columns(ddl(schema), topic)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_other_columns_are_ignored_with_a_warning_and_the_topic_option_wins(
@@ -254,11 +254,11 @@ def test_a_time_before_1970_names_the_row() -> None:
 
 def test_keys_go_where_java_puts_them() -> None:
     keys = [b"", b"a", b"key-%d" % 7, b"21"] * 3
-    wanted = murmur2_partitions(pa.array(keys, pa.binary()), 4).tolist()
+    expected = murmur2_partitions(pa.array(keys, pa.binary()), 4).tolist()
     out = routed(router(), rows(keys, keys=keys))
     assert out == {
-        TopicPartition("a", p): [k for k, q in zip(keys, wanted, strict=True) if q == p]
-        for p in sorted(set(wanted))
+        TopicPartition("a", p): [k for k, q in zip(keys, expected, strict=True) if q == p]
+        for p in sorted(set(expected))
     }
 
 
@@ -292,13 +292,13 @@ def test_each_partitioner_puts_keys_where_its_rule_says(name: str, with_topics: 
     keys = [b"k%d" % i for i in range(40)]
     topics = (["a", "b"] * 20) if with_topics else None
     batch = rows(keys, keys=keys, topics=topics, partitions=[3, 2] + [None] * 38)
-    wanted: dict[TopicPartition, list[bytes]] = {}
+    expected: dict[TopicPartition, list[bytes]] = {}
     for i, key in enumerate(keys):
         topic = topics[i] if topics else "a"
         by_key = KEY_RULES[name].partitions(pa.array([key]), COUNTS[topic])[0]
         tp = TopicPartition(topic, 3 - i if i < 2 else int(by_key))
-        wanted.setdefault(tp, []).append(key)
-    assert routed(router(partitioner=name), batch) == wanted
+        expected.setdefault(tp, []).append(key)
+    assert routed(router(partitioner=name), batch) == expected
 
 
 @pytest.mark.parametrize("name", ["consistent", "murmur2", "fnv1a"])
@@ -480,10 +480,10 @@ def test_null_topic_names_the_row() -> None:
 
 @pytest.mark.parametrize("partition", [-1, 3, 2**31 - 1])
 def test_partition_out_of_range_is_named(partition: int) -> None:
-    asked = []
+    requests = []
 
     def counts(names: Iterable[str]) -> dict[str, int]:
-        asked.append(list(names))
+        requests.append(list(names))
         return {name: COUNTS[name] for name in names}
 
     some = Partitioner(counts, sticky_bytes=1, pick=lambda n: 0)
@@ -493,7 +493,7 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
         caught.value
     )
     assert "row 2 of this task" in str(caught.value)
-    assert asked == [["a", "b"], ["a", "b"]], "metadata is asked again before giving up"
+    assert requests == [["a", "b"], ["a", "b"]], "metadata is asked again before giving up"
 
 
 def test_partitions_added_meanwhile_are_found() -> None:
@@ -608,8 +608,8 @@ def test_write_sends_flushes_and_reports(fakes: type[FakeProducer]) -> None:
     (producer,) = fakes.made
     assert producer.sent == [("t", 0, [None]), ("t", 1, [b"aa", b"c"]), ("t", 0, [b"d"])]
     assert producer.flushed
-    places = {("t", 0): (2, -1, -1), ("t", 1): (2, 10, 11)}
-    assert message == KafkaCommitMessage(4, 4, 7, 70, 1, places)
+    positions = {("t", 0): (2, -1, -1), ("t", 1): (2, 10, 11)}
+    assert message == KafkaCommitMessage(4, 4, 7, 70, 1, positions)
     assert pickle.loads(pickle.dumps(message)) == message
 
 
