@@ -314,15 +314,11 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
     """Make the batch that `decode_batches` takes, with offsets from zero."""
     return RecordBatch(
         base_offset=0,
-        partition_leader_epoch=constants.NO_LEADER_EPOCH,
         magic=MAGIC,
         attributes=0,
         last_offset_delta=batch.record_count - 1,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
-        producer_id=constants.NO_PRODUCER_ID,
-        producer_epoch=constants.NO_PRODUCER_EPOCH,
-        base_sequence=constants.NO_SEQUENCE,
         record_count=batch.record_count,
         data=memoryview(batch.payload),
         size_bytes=RECORD_BATCH_OVERHEAD + len(batch.payload),

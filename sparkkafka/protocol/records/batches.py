@@ -95,7 +95,6 @@ class RecordBatch(NamedTuple):
     """A batch as received. Messages of magic 0 and 1 are converted to one; see `magic`."""
 
     base_offset: int
-    partition_leader_epoch: int
     magic: int
     attributes: int
     last_offset_delta: int
@@ -103,15 +102,16 @@ class RecordBatch(NamedTuple):
     """Milliseconds. Timestamp deltas count from here, also when it is a delete horizon."""
     max_timestamp: int
     """Milliseconds; with LogAppendTime the timestamp of every record."""
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
     record_count: int
     """0 in a batch that compaction has emptied and keeps for its producer's state."""
     data: memoryview
     """The records, compressed by `codec`: a view of the response's bytes."""
     size_bytes: int
     """Bytes on the wire, header included."""
+    producer_id: int = constants.NO_PRODUCER_ID
+    producer_epoch: int = constants.NO_PRODUCER_EPOCH
+    base_sequence: int = constants.NO_SEQUENCE
+    partition_leader_epoch: int = constants.NO_LEADER_EPOCH
 
     @property
     def codec(self) -> Codec:
@@ -302,18 +302,18 @@ def split_batches(
             )
         fields = (
             base_offset,
-            leader_epoch,
             magic,
             attributes,
             last_offset_delta,
             base_timestamp,
             max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
             record_count,
             view[start:end],
             end - position,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            leader_epoch,
         )
         batches.append(new_tuple(RecordBatch, fields))
         position = end
@@ -336,15 +336,11 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
     """Make the batch that a reader gets of converted messages."""
     return RecordBatch(
         base_offset=batch.base_offset,
-        partition_leader_epoch=constants.NO_LEADER_EPOCH,
         magic=batch.magic,
         attributes=constants.LOG_APPEND_TIME_FLAG if batch.log_append_time else 0,
         last_offset_delta=batch.last_offset_delta,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
-        producer_id=constants.NO_PRODUCER_ID,
-        producer_epoch=constants.NO_PRODUCER_EPOCH,
-        base_sequence=constants.NO_SEQUENCE,
         record_count=batch.record_count,
         data=memoryview(batch.payload),
         size_bytes=batch.size_bytes,
