@@ -41,7 +41,7 @@ from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.java import jvm_property
-from sparkkafka.config.security.options import secure_settings
+from sparkkafka.config.security.options import explained_prefix, secure_settings
 from sparkkafka.config.security.settings import KerberosSettings, SaslChoice, TlsSettings
 from sparkkafka.errors import (
     AuthenticationError,
@@ -382,12 +382,13 @@ def connection_security(options: ClientOptions, host: str, port: int) -> Connect
     if options.security.protocol == "PLAINTEXT":
         return ConnectionSecurity()
     servers = ((host, port), *options.bootstrap_servers)
-    tls, sasl = secure_settings(options.security, servers)
-    return ConnectionSecurity(
-        None if tls is None else context_of(tls),
-        tls,
-        None if sasl is None else _sasl_settings(sasl, host),
-    )
+    with explained_prefix(options.prefix):
+        tls, sasl = secure_settings(options.security, servers)
+        return ConnectionSecurity(
+            None if tls is None else context_of(tls),
+            tls,
+            None if sasl is None else _sasl_settings(sasl, host),
+        )
 
 
 def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:

@@ -16,7 +16,11 @@ from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.config.security.options import SecureSettings, secure_settings
+from sparkkafka.config.security.options import (
+    SecureSettings,
+    explained_prefix,
+    secure_settings,
+)
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
 
 MIN_REFUSED_MS = 1_000
@@ -268,7 +272,8 @@ def _resolve_security(options: ClientOptions) -> SecureSettings | None:
     """Return the security settings with references resolved now; None without references."""
     if not options.security.has_references:
         return None
-    return secure_settings(options.security, options.bootstrap_servers)
+    with explained_prefix(options.prefix):
+        return secure_settings(options.security, options.bootstrap_servers)
 
 
 def _has_changed(pool: ConnectionPool) -> bool:

@@ -11,7 +11,9 @@ some. Messages name options, and never contain the value of a secret one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -126,12 +128,8 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
         warn_of_visible_secret(name, "ssl[.].*key", options.keystore_key)
     warn_of_other_references(options, parsed.prefix)
     if not options.has_references:
-        try:
+        with explained_prefix(parsed.prefix):
             settings = secure_settings(options, servers)
-        except OptionError as error:
-            if parsed.prefix not in str(error):
-                error.args = (f"{error}. In Spark these names begin with {parsed.prefix}",)
-            raise
         _warn_of_weak_security(options, settings, parsed.prefix)
     return options
 
@@ -215,6 +213,18 @@ def _warn_of_weak_security(options: SecurityOptions, settings: SecureSettings, p
             f"{prefix}security.protocol=SASL_PLAINTEXT sends the {what} of {sasl.mechanism} in the "
             "clear: use SASL_SSL outside of a test",
         )
+
+
+@contextmanager
+def explained_prefix(prefix: str) -> Iterator[None]:
+    """Say in an OptionError of the block, which names settings without `prefix`, that the options
+    of Spark have it. (A path may contain it: kafka.client.truststore.jks.)"""
+    try:
+        yield
+    except OptionError as error:
+        if not re.search(rf"(^|\s){re.escape(prefix)}", str(error)):
+            error.args = (f"{error}. In Spark these names begin with {prefix}",)
+        raise
 
 
 def secure_settings(

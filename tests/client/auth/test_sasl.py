@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from sparkkafka.client.auth.sasl import (
     MAX_ITERATIONS,
     Conversation,
+    connection_security,
     oauthbearer_conversation,
     plain_conversation,
     scram_conversation,
 )
-from sparkkafka.errors import AuthenticationError
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import AuthenticationError, OptionError
 from sparkkafka.secret import Secret
 
 PENCIL = Secret("pencil")
@@ -239,3 +241,16 @@ def test_a_secret_shows_itself_to_nobody() -> None:
     assert secret != Secret("other")
     assert len({secret, Secret("hush")}) == 1
     assert not Secret("")
+
+
+def test_the_error_of_a_store_says_how_the_option_begins_in_spark() -> None:
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "h:1",
+            "subscribe": "orders",
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.location": "/nowhere/kafka.client.truststore.jks",
+        }
+    )
+    with pytest.raises(OptionError, match=r"cannot be read .* In Spark .* begin with kafka\.$"):
+        connection_security(options.client, "h", 1)
