@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from sparkkafka.errors import KafkaError, OptionError, some
+from sparkkafka.errors import KafkaError, OptionError, shortened, some
 from sparkkafka.protocol.wire.schema import fields
 
 K = TypeVar("K", bound=Hashable)
@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 MAX_NAME_BYTES = 32_767
 """Limit of a string in a request; brokers allow much shorter names."""
-
-SHOWN_NAME_CHARS = 40  # characters of an invalid name in its error
 
 
 Address = tuple[str, int]
@@ -88,9 +86,8 @@ def checked_topic(name: Any) -> str:
         if size_bytes <= MAX_NAME_BYTES:
             return name
         why = f"it takes {size_bytes} bytes"
-    shown = repr(name if len(name) <= SHOWN_NAME_CHARS else name[:SHOWN_NAME_CHARS] + "…")
     raise OptionError(
-        f"{shown} is not a valid topic name: {why}; names have 1 to 249 characters of "
+        f"{shortened(name)} is not a valid topic name: {why}; names have 1 to 249 characters of "
         "a-z A-Z 0-9 . _ -"
     )
 

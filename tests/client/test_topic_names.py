@@ -32,7 +32,7 @@ def fake(fake_cluster):
 def test_a_name_that_cannot_be_sent_is_shortened_in_the_error(bad):
     with pytest.raises(OptionError, match=r"is not a valid topic name.*249") as caught:
         checked_topic(bad)
-    assert len(str(caught.value)) < 250
+    assert len(str(caught.value)) < 400
     str(caught.value).encode()  # it can be printed
 
 
