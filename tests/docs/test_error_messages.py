@@ -27,6 +27,7 @@ ELSEWHERE = {  # Spark's own
     "DATA_SOURCE_NOT_FOUND",
     'cannot be written in the "ErrorIfExists" mode',
     "does not support Update mode",
+    "Python worker exited unexpectedly",
 }
 
 
