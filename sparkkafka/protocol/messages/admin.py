@@ -93,7 +93,7 @@ class CreatableTopicResult:
     num_partitions: int = int32(-1, since=5, ignorable=True)
     replication_factor: int = int16(-1, since=5, ignorable=True)
     configs: list[CreatableTopicConfigs] | None = nullable_array(
-        CreatableTopicConfigs, since=5, nullable_since=5, ignorable=True
+        CreatableTopicConfigs, since=5, ignorable=True
     )
 
 
@@ -129,7 +129,7 @@ class DeletableTopicResult:
     name: str | None = nullable_string(nullable_since=6)
     topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
     error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    error_message: str | None = nullable_string(None, since=5, ignorable=True)
 
 
 @response(DeleteTopicsRequest)
@@ -934,8 +934,8 @@ class DescribedDelegationTokenRenewer(CreatableRenewers):
 class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
     """Requests a delegation token for this user, or for another owner (KIP-48, KIP-373)."""
 
-    owner_principal_type: str | None = nullable_string("", since=3, nullable_since=3)
-    owner_principal_name: str | None = nullable_string("", since=3, nullable_since=3)
+    owner_principal_type: str | None = nullable_string("", since=3)
+    owner_principal_name: str | None = nullable_string("", since=3)
     renewers: list[CreatableRenewers] = array(CreatableRenewers)
     max_lifetime_ms: int = int64()
 

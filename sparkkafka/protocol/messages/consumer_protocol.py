@@ -60,7 +60,7 @@ class ConsumerProtocolSubscription(Message):
     user_data: bytes | None = nullable_bytes()
     owned_partitions: list[TopicPartitions] = array(TopicPartitions, since=1, ignorable=True)
     generation_id: int = int32(NO_GENERATION, since=2, ignorable=True)
-    rack_id: str | None = nullable_string(None, since=3, nullable_since=3, ignorable=True)
+    rack_id: str | None = nullable_string(None, since=3, ignorable=True)
 
 
 @data(versions=(MIN_VERSION, MAX_VERSION))

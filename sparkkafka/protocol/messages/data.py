@@ -157,9 +157,7 @@ class FetchRequest(Request["FetchResponse"]):
     `isolation_level` 1 is read committed; `replica_id` -1 is a consumer.
     """
 
-    cluster_id: str | None = nullable_string(
-        None, since=12, nullable_since=12, tag=0, ignorable=True
-    )
+    cluster_id: str | None = nullable_string(None, since=12, tag=0, ignorable=True)
     replica_id: int = int32(-1, until=14)
     replica_state: ReplicaState = nested(ReplicaState, since=15, tag=1)
     max_wait_ms: int = int32()
@@ -214,7 +212,7 @@ class PartitionData:
     current_leader: LeaderIdAndEpoch = nested(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId = nested(SnapshotId, since=12, tag=2)
     aborted_transactions: list[AbortedTransaction] | None = nullable_array(
-        AbortedTransaction, since=4, nullable_since=4, ignorable=True
+        AbortedTransaction, since=4, ignorable=True
     )
     preferred_read_replica: int = int32(-1, since=11)
     # A memoryview when decoded, any bytes when a test broker sends it.
@@ -279,7 +277,7 @@ class ProduceRequest(Request["ProduceResponse"]):
     """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no
     response."""
 
-    transactional_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    transactional_id: str | None = nullable_string(None, since=3)
     acks: int = int16()
     timeout_ms: int = int32()
     topic_data: list[TopicProduceData] = array(TopicProduceData)
@@ -306,7 +304,7 @@ class PartitionProduceResponse:
     record_errors: list[BatchIndexAndErrorMessage] = array(
         BatchIndexAndErrorMessage, since=8, ignorable=True
     )
-    error_message: str | None = nullable_string(None, since=8, nullable_since=8, ignorable=True)
+    error_message: str | None = nullable_string(None, since=8, ignorable=True)
     current_leader: LeaderIdAndEpoch = nested(LeaderIdAndEpoch, since=10, tag=0)
 
 

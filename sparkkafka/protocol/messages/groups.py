@@ -63,7 +63,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(-1, since=1, ignorable=True)
     member_id: str = string(since=1, ignorable=True)
-    group_instance_id: str | None = nullable_string(None, since=7, nullable_since=7)
+    group_instance_id: str | None = nullable_string(None, since=7)
     retention_time_ms: int = int64(-1, since=2, until=4, ignorable=True)
     topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
@@ -116,7 +116,7 @@ class OffsetFetchRequestGroup:
     member under KIP-848."""
 
     group_id: str = string()
-    member_id: str | None = nullable_string(None, since=9, nullable_since=9, ignorable=True)
+    member_id: str | None = nullable_string(None, since=9, ignorable=True)
     member_epoch: int = int32(-1, since=9, ignorable=True)
     topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
 
@@ -217,10 +217,10 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     session_timeout_ms: int = int32()
     rebalance_timeout_ms: int = int32(-1, since=1, ignorable=True)
     member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=5, nullable_since=5)
+    group_instance_id: str | None = nullable_string(None, since=5)
     protocol_type: str = string()
     protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
-    reason: str | None = nullable_string(None, since=8, nullable_since=8, ignorable=True)
+    reason: str | None = nullable_string(None, since=8, ignorable=True)
 
 
 @struct
@@ -228,7 +228,7 @@ class JoinGroupResponseMember:
     """A member as the leader sees it."""
 
     member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    group_instance_id: str | None = nullable_string(None, since=5, ignorable=True)
     metadata: bytes = bytes_()
 
 
@@ -239,7 +239,7 @@ class JoinGroupResponse(Response):
     throttle_time_ms: int = int32(since=2, ignorable=True)
     error_code: int = int16()
     generation_id: int = int32(-1)
-    protocol_type: str | None = nullable_string(None, since=7, nullable_since=7, ignorable=True)
+    protocol_type: str | None = nullable_string(None, since=7, ignorable=True)
     protocol_name: str | None = nullable_string(nullable_since=7)
     leader: str = string()
     skip_assignment: bool = boolean(since=9)
@@ -262,9 +262,9 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
     group_id: str = string()
     generation_id: int = int32()
     member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
-    protocol_type: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
-    protocol_name: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    group_instance_id: str | None = nullable_string(None, since=3)
+    protocol_type: str | None = nullable_string(None, since=5, ignorable=True)
+    protocol_name: str | None = nullable_string(None, since=5, ignorable=True)
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
@@ -274,8 +274,8 @@ class SyncGroupResponse(Response):
 
     throttle_time_ms: int = int32(since=1, ignorable=True)
     error_code: int = int16()
-    protocol_type: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
-    protocol_name: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    protocol_type: str | None = nullable_string(None, since=5, ignorable=True)
+    protocol_name: str | None = nullable_string(None, since=5, ignorable=True)
     assignment: bytes = bytes_()
 
 
@@ -287,7 +287,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
     group_id: str = string()
     generation_id: int = int32()
     member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    group_instance_id: str | None = nullable_string(None, since=3)
 
 
 @response(HeartbeatRequest)
@@ -304,7 +304,7 @@ class MemberIdentity:
 
     member_id: str = string()
     group_instance_id: str | None = nullable_string(None, nullable_since=3)
-    reason: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    reason: str | None = nullable_string(None, since=5, ignorable=True)
 
 
 @request(api_key=13, versions=(1, 5), flexible=4, kafka="2.1:2 2.4:4 3.2:5")
@@ -358,7 +358,7 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     rack_id: str | None = nullable_string(None)
     rebalance_timeout_ms: int = int32(-1)
     subscribed_topic_names: list[str] | None = nullable_array(STRING, null_default=True)
-    subscribed_topic_regex: str | None = nullable_string(None, since=1, nullable_since=1)
+    subscribed_topic_regex: str | None = nullable_string(None, since=1)
     server_assignor: str | None = nullable_string(None)
     topic_partitions: list[HeartbeatTopicPartitions] | None = nullable_array(
         HeartbeatTopicPartitions, null_default=True
@@ -429,7 +429,7 @@ class DescribedGroupMember:
     assignment)."""
 
     member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=4, nullable_since=4, ignorable=True)
+    group_instance_id: str | None = nullable_string(None, since=4, ignorable=True)
     client_id: str = string()
     client_host: str = string()
     member_metadata: bytes = bytes_()
@@ -441,7 +441,7 @@ class DescribedGroup:
     """A classic group. One that does not exist is Dead until version 5, an error from 6 on."""
 
     error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=6, nullable_since=6)
+    error_message: str | None = nullable_string(None, since=6)
     group_id: str = string()
     group_state: str = string()
     protocol_type: str = string()
@@ -535,7 +535,7 @@ class DeletableGroupResult:
 
     group_id: str = string()
     error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=3, nullable_since=3, ignorable=True)
+    error_message: str | None = nullable_string(None, since=3, ignorable=True)
 
 
 @response(DeleteGroupsRequest)

@@ -39,7 +39,7 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
 
     client_software_name: str = string(since=3, ignorable=True)
     client_software_version: str = string(since=3, ignorable=True)
-    cluster_id: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    cluster_id: str | None = nullable_string(None, since=5, ignorable=True)
     node_id: int = int32(-1, since=5, ignorable=True)
 
 
@@ -114,7 +114,7 @@ class MetadataResponseBroker:
     node_id: int = int32()
     host: str = string()
     port: int = int32()
-    rack: str | None = nullable_string(None, since=1, nullable_since=1, ignorable=True)
+    rack: str | None = nullable_string(None, since=1, ignorable=True)
 
 
 @struct
@@ -148,7 +148,7 @@ class MetadataResponse(Response):
 
     throttle_time_ms: int = int32(since=3, ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
-    cluster_id: str | None = nullable_string(None, since=2, nullable_since=2, ignorable=True)
+    cluster_id: str | None = nullable_string(None, since=2, ignorable=True)
     controller_id: int = int32(-1, since=1, ignorable=True)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8, until=10)
@@ -274,7 +274,7 @@ class QuorumPartitionState:
 
     partition_index: int = int32()
     error_code: int = int16()
-    error_message: str | None = nullable_string(since=2, nullable_since=2, ignorable=True)
+    error_message: str | None = nullable_string(since=2, ignorable=True)
     leader_id: int = int32()
     leader_epoch: int = int32()
     high_watermark: int = int64()
@@ -312,7 +312,7 @@ class DescribeQuorumResponse(Response):
     """All controllers and brokers as the active controller sees them."""
 
     error_code: int = int16()
-    error_message: str | None = nullable_string(since=2, nullable_since=2, ignorable=True)
+    error_message: str | None = nullable_string(since=2, ignorable=True)
     topics: list[QuorumTopicState] = array(QuorumTopicState)
     nodes: list[QuorumNode] = array(QuorumNode, since=2)
 

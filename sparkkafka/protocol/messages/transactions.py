@@ -172,7 +172,7 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     producer_epoch: int = int16()
     generation_id_or_member_epoch: int = int32(-1, since=3)
     member_id: str = string(since=3)
-    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    group_instance_id: str | None = nullable_string(None, since=3)
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
 
 
@@ -252,7 +252,7 @@ class ListTransactionsRequest(Request["ListTransactionsResponse"]):
     state_filters: list[str] = array(STRING)
     producer_id_filters: list[int] = array(INT64)
     duration_filter: int = int64(-1, since=1)
-    transactional_id_pattern: str | None = nullable_string(None, since=2, nullable_since=2)
+    transactional_id_pattern: str | None = nullable_string(None, since=2)
 
 
 @struct

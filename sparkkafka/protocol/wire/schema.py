@@ -7,10 +7,10 @@
 
 The keywords are those of Kafka's message JSON (`clients/src/main/resources/common/message`):
 `since` and `until` are the versions that have the field (both inclusive), `nullable_since` the
-first in which it may be null, `tag` its number as a tagged field (KIP-482), and `ignorable` lets a
-value that the version lacks be dropped in silence. Without it a value other than the default is
-an `EncodeError`: nothing is lost unnoticed. A struct's fields exist wherever the struct itself
-does, so they repeat its `since` only where it is narrower.
+first in which it may be null (if that is a later one), `tag` its number as a tagged field
+(KIP-482), and `ignorable` lets a value that the version lacks be dropped in silence. Without it a
+value other than the default is an `EncodeError`: nothing is lost unnoticed. A struct's fields exist
+wherever the struct itself does, so they repeat its `since` only where it is narrower.
 
 A declared class has slots, and every field has Kafka's default. Type checkers see a keyword-only
 dataclass; at run time the codec passes all values by position, which is far faster.
@@ -235,12 +235,10 @@ def nested(struct_type: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
     return cast(_T, _declare(struct_type, struct_type, keywords))
 
 
-def nullable_nested(
-    struct_type: type[_T], *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
-) -> _T | None:
+def nullable_nested(struct_type: type[_T], **keywords: Unpack[FieldKeywords]) -> _T | None:
     """Declare a field with one struct that may be null, which is the default (KIP-893: a byte
     before it says which)."""
-    return cast("_T | None", _declare(struct_type, None, keywords, nullable_since))
+    return cast("_T | None", _declare(struct_type, None, keywords, 0))
 
 
 def _declare(
