@@ -209,9 +209,8 @@ def bench(
 
     It creates a topic and deletes it at the end. With --topic it writes to that topic, and reads as
     many records from its beginning. The latency of a write is the time from the call to the
-    acknowledgement of a batch of records, that of a read the wait for the next batch. Batches have
-    up to 524,288 bytes, unless -X batch.size sets another size. MB/s are 1,000,000 bytes of keys
-    and values per second.
+    acknowledgement of a batch of records, that of a read the wait for the next batch. MB/s are
+    1,000,000 bytes of keys and values per second.
     """
     session = session_of(context)
     if topic is not None and (partitions is not None or replication is not None):

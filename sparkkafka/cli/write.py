@@ -364,14 +364,10 @@ LINGER_MS: Final = 5
 
 def producer_settings(timeout_s: float) -> dict[str, Any]:
     """Return the command's defaults of a Producer's settings. `timeout_s` is the time for the
-    delivery of each record.
-
-    Batches have 512 KiB: with Java's 16 KiB, writing a file takes four times as long.
-    """
+    delivery of each record."""
     timeout_ms = max(1, int(timeout_s * 1000))
     return {
         "linger.ms": LINGER_MS,
-        "batch.size": 512 << 10,
         "max.block.ms": timeout_ms,
         "delivery.timeout.ms": timeout_ms + LINGER_MS,
         "request.timeout.ms": min(timeout_ms, 30_000),

@@ -85,7 +85,7 @@ class ProducerSettings:
 
 JAVA_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "fetch": {"max_partition_fetch_bytes": 2**20},
-    "producer": {"batch_size": 16 * 2**10, "transaction_timeout_ms": 60_000},
+    "producer": {"transaction_timeout_ms": 60_000},
 }
 """Java's defaults by group and attribute, where they differ from those of the dataclasses, which
 are for Spark's reads and writes in bulk."""

@@ -97,8 +97,8 @@ class ProducerOptions:
     retries: int = INT32_MAX
     delivery_timeout_ms: int = 120_000
     linger_ms: int = 5
-    # Java's default is 16 KiB, for single records; a task has all its rows. Two batches fit into a
-    # request of max.request.size.
+    # Java's default is 16 KiB. But a request has one batch of a partition, and costs a client in
+    # Python as much as some hundred records. Two batches fit into a request of max.request.size.
     batch_size: int = 512 * 2**10
     max_request_size: int = 2**20
     max_in_flight: int = 5

@@ -39,7 +39,7 @@ def test_defaults_are_those_of_javas_clients() -> None:
     assert options.partition_assignment_strategy == ("range", "cooperative-sticky")
     assert options.fetch.max_partition_fetch_bytes == 2**20
     sending = producer().producer
-    assert (sending.batch_size, sending.linger_ms, sending.acks) == (16_384, 5, -1)
+    assert (sending.buffer_memory, sending.linger_ms, sending.acks) == (2**25, 5, -1)
     assert sending.enable_idempotence
     assert producer().client.default_api_timeout_ms == 60_000
 

@@ -126,7 +126,7 @@ def test_each_table_is_on_one_page() -> None:
 
 
 def test_the_tables_of_the_client_library() -> None:
-    entry = "### `batch.size`\n\n*a whole number of 0 or more (32 bits)*; default: 16384\n"
+    entry = "### `batch.size`\n\n*a whole number of 0 or more (32 bits)*; default: 524288\n"
     assert entry in option_docs.client_table("producer")
     assert "`group.id`" in option_docs.client_table("consumer")
     assert "`sasl.password`" not in option_docs.client_table("client")

@@ -35,7 +35,6 @@ from sparkkafka.client.producer.futures import (
 from sparkkafka.client.producer.producer import Headers, Producer
 from sparkkafka.client.producer.producer_records import AppendedRecords, ArrowStream
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaTimeoutError
 
 DRAINS_PER_CHECK = 32  # `drain` checks after as many calls whether it must yield to other tasks
@@ -158,12 +157,10 @@ class _LoopProducer(Producer):
     _handle = AsyncDelivery
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Sets linger.ms=0, and the batch.size of Spark's writes, unless `config` has others."""
+        """Sets linger.ms=0 unless `config` has another value."""
         if isinstance(config, Mapping):  # otherwise Producer raises an error
             # `_wake` batches the records of all tasks. A task that awaits its record sends no more.
-            # Java's 16 KB would divide what has collected while the I/O thread was busy, and a
-            # request costs as much processor time as some hundred records.
-            config = {"linger.ms": 0, "batch.size": ProducerOptions.batch_size, **config}
+            config = {"linger.ms": 0, **config}
         super().__init__(config)
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
@@ -214,9 +211,8 @@ class _LoopProducer(Producer):
 
 
 class AsyncProducer(AsyncClient[_LoopProducer]):
-    """`Producer` for asyncio: the same settings, arguments and errors, but by default linger.ms=0
-    and batch.size=524288. Any number of tasks may use it. Their records are sent in the order of
-    the calls.
+    """`Producer` for asyncio: the same settings, arguments and errors, but linger.ms=0 by default.
+    Any number of tasks may use it. Their records are sent in the order of the calls.
 
         async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
             metadata = await producer.send("orders", b"…", key=b"17")

@@ -245,7 +245,9 @@ class Partitioner:
                     turn += 1
                 else:
                     partition = (first + used_bytes // sticky_bytes) % count
-                    used_bytes += len(value or b"") + STICKY_RECORD_BYTES
+                    # Eight times its size: a service may send little for long, which should not all
+                    # be in one partition.
+                    used_bytes += 8 * (len(value or b"") + STICKY_RECORD_BYTES)
             partitions.append(partition)
         self._round_robin_counts[topic] = turn
         self._sticky_used_bytes[topic] = used_bytes
