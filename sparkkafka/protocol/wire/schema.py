@@ -31,7 +31,6 @@ from typing import (
     Unpack,
     cast,
     dataclass_transform,
-    overload,
 )
 
 from sparkkafka.errors import UnsupportedVersionError
@@ -192,31 +191,11 @@ def records(*, nullable: bool = True, **keywords: Unpack[FieldKeywords]) -> Any:
     return _declare(RECORDS, None, keywords, 0 if nullable else None)
 
 
-@overload
-def array(element: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
-@overload
-def array(element: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 def array(element: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
     """Declare a field with an array, which cannot be null; its default is an empty array."""
     return cast("list[_T]", _declare(ArrayOf(element), list, keywords))
 
 
-@overload
-def nullable_array(
-    element: Primitive[_T],
-    *,
-    nullable_since: int = 0,
-    null_default: bool = False,
-    **keywords: Unpack[FieldKeywords],
-) -> list[_T] | None: ...
-@overload
-def nullable_array(
-    element: type[_T],
-    *,
-    nullable_since: int = 0,
-    null_default: bool = False,
-    **keywords: Unpack[FieldKeywords],
-) -> list[_T] | None: ...
 def nullable_array(
     element: Primitive[_T] | type[_T],
     *,
