@@ -453,7 +453,8 @@ def _look_up_target_offsets(
     topics: set[str],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the source's offsets after the reset, and notes about them: earliest, latest and times
-    are looked up at the brokers, explicit offsets are compared with those that exist."""
+    are looked up at the brokers, explicit offsets are compared with those that exist. `before`: the
+    offsets now; `explicit`: those that the user sets; `topics`: those whose offsets may change."""
     ends = against_kafka.ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []

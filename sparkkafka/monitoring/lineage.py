@@ -341,7 +341,9 @@ def _topics(option: Callable[[str], Any], schema: Any) -> list[Topic]:
 
 
 def _matching(option: Callable[[str], Any], leaf: Any, progress: Any) -> list[Topic]:
-    """Return the topics of a micro-batch that match subscribePattern."""
+    """Return the topics of a micro-batch that match subscribePattern. `option` returns an option of
+    the read by its name in lower case, `leaf` is the read in the JVM's plan, and `progress` Spark's
+    report of the batch (or of a run that failed before its first one, which names no topics)."""
     pattern = str(option("subscribepattern") or "")
     topics = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
     fields = _fields(json.loads(leaf.schema().json()))

@@ -304,6 +304,7 @@ class ColumnDecoder:
         """Return whether payloads of this writer are decoded by the reader's schema, without a
         request."""
         plan = self.plan
+        # `a == b is not None`: both are the same id, and not both unknown.
         return (
             writer == NO_FRAME
             or plan.format == kinds.JSON

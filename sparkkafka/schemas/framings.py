@@ -145,7 +145,7 @@ _SINGLE_MARK: Final = b"\xc3\x01"
 
 def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
     """Return the bytes of a frame: with the GUID if there is one, else with the id; none without
-    either."""
+    either. `with_indexes`: with the message indexes that frames of Protobuf have."""
     if writer.guid is not None:
         frame = bytes([_MAGIC_GUID]) + writer.guid
     elif writer.schema_id is not None:
@@ -173,7 +173,7 @@ def add_header(headers: pa.Array | None, name: str, frame: bytes, payloads: pa.A
 
 def frame_to_write(framing: str, writer: WriterId, *, with_indexes: bool) -> bytes:
     """Return the bytes of the frame that names this writer, which a write puts before the payload
-    or in a header."""
+    or in a header. `framing` is the option …Framing; `with_indexes`: see `frame_of`."""
     number, guid = writer.schema_id or 0, writer.guid or b""
     match framing:
         case "glue" | "glue-zlib":
@@ -484,7 +484,9 @@ class Unframer:
 def parse_frame(
     head: bytes, column: str, *, with_indexes: bool, in_header: bool = False
 ) -> WriterId | str:
-    """Return the writer that one of Confluent's frames names, or why the bytes are not a frame."""
+    """Return the writer that one of Confluent's frames names, or why the bytes are not a frame.
+    `head` has the first bytes of a payload, or with `in_header` a header's value; `with_indexes`:
+    see `frame_of`."""
     what = f"header {header_name(column)}" if in_header else "it"
     size = _GUID_BYTES if head[:1] == bytes([_MAGIC_GUID]) else _ID_BYTES
     if head and head[0] not in (_MAGIC_ID, _MAGIC_GUID):

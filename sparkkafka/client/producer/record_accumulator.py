@@ -170,7 +170,8 @@ class SendBuffer:
         return not used or used + size_bytes <= self.limit_bytes
 
     def buffer_full_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
-        """Return the error for a caller that has waited for memory for max.block.ms."""
+        """Return the error for a caller that has waited for memory for max.block.ms. `why`: what
+        prevents sends, "" if brokers are only slow; `hint`: what to do."""
         return KafkaTimeoutError(
             f"{'records cannot be sent' if why else 'the brokers take records too slowly'}: "
             f"{self.held_bytes()} bytes wait, the next takes {size_bytes}, and "

@@ -104,8 +104,8 @@ class AvroDecoder:
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
     ) -> tuple[pa.Array, dict[int, str]]:
-        """Decode some payloads: (values, why rows are bad, by row). `offsets`: of these payloads in
-        `data`."""
+        """Decode some payloads: (values, why rows are bad, by row). `offsets`: where these payloads
+        begin in `data`, and where the last one ends; `valid`: which are not null."""
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
         if end - begin > _MAX_BYTES:
@@ -250,8 +250,9 @@ def to_dtype(dtype: Any, through: Any = None) -> Convert:
 
 
 def to_unit(written: str, read: str) -> Convert:
-    """Return a function that converts times to another unit (keys of NANOSECONDS). A time beyond 64
-    bits of a finer unit is a bad value, as it is an error in Spark."""
+    """Return a function that converts times from the unit `written` to the unit `read` (both are
+    keys of NANOSECONDS). A time beyond 64 bits of a finer unit is a bad value, as it is an error in
+    Spark."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         """Return `values` (one for each entry) in the unit `read`; a time beyond 64 bits makes its

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Generator, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,15 @@ returns the position after the whole value. So recursion needs no Python stack."
 Round = tuple[Ints, Ints, StepValues]
 """One item of each array, skipped in one step: their indexes among all items, where they start,
 and the columns that were read."""
+
+
+class _Block(NamedTuple):
+    """The items of one block of each of some arrays, in order: the index of each array's entry, how
+    many items it has in the block, and where each item starts."""
+
+    entries: Ints
+    counts: Ints
+    starts: Ints
 
 
 class Skipper:
@@ -254,14 +263,14 @@ class RecursiveSkipper(Skipper):
         after: int | None = None
         while stack:
             try:
-                part, at = stack[-1].send(after)  # type: ignore[arg-type]  # None starts it
+                inner, at = stack[-1].send(after)  # type: ignore[arg-type]  # None starts it
             except StopIteration as stop:
                 stack.pop()
                 at = after = stop.value
             else:
                 if len(stack) == _MAX_NESTED:
                     raise BadValueError(self.path, "it is nested too deep to be skipped")
-                stack.append(part.walk(data, at, end))
+                stack.append(inner.walk(data, at, end))
                 after = None
         return at
 
@@ -351,19 +360,19 @@ class ItemsSkipper(Skipper):
     def locate(self, cursor: Cursor, *, keep_values: bool) -> tuple[Ints, Cursor]:
         """Skip one array of each entry; return how many items each has, and a cursor of the items
         of all arrays, in order. `keep_values`: it may be an ItemsCursor."""
-        located: list[tuple[Ints, Ints, Ints]] = []
+        located: list[_Block] = []
         rounds: list[Round] | None = [] if keep_values and self.item.keeps_values else None
         counts = self._skip(cursor, located, rounds)
         if rounds and len(located) > 1:
-            _put_starts(rounds, located[0][2])
+            _put_starts(rounds, located[0].starts)
         if not located:
             starts = np.zeros(0, np.int64)
         elif len(located) == 1:
-            starts = located[0][2]
+            starts = located[0].starts
         else:  # several blocks: bring the items of each array together
-            entries_of = [np.repeat(entries, block_counts) for entries, block_counts, _ in located]
+            entries_of = [np.repeat(block.entries, block.counts) for block in located]
             order = np.argsort(np.concatenate(entries_of), kind="stable")
-            starts = np.concatenate([block_starts for *_, block_starts in located])[order]
+            starts = np.concatenate([block.starts for block in located])[order]
         ends, rows = cursor.end, cursor.rows
 
         def items() -> Cursor:
@@ -380,12 +389,11 @@ class ItemsSkipper(Skipper):
     def _skip(
         self,
         cursor: Cursor,
-        located: list[tuple[Ints, Ints, Ints]] | None,
+        located: list[_Block] | None,
         rounds: list[Round] | None = None,
     ) -> Ints:
         """Skip one array of each entry; return how many items each has. Unless `located` is None,
-        append to it, for each block of the arrays: (entries, how many items each has in the block,
-        where each item starts)."""
+        append to it each block of the arrays. `rounds`: see `_skip_items`."""
         counts = np.zeros(len(cursor), np.int64)
         # The entries whose array has not ended, and a cursor of them.
         entries = np.arange(len(cursor))
@@ -403,7 +411,7 @@ class ItemsSkipper(Skipper):
             else:
                 starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
                 self._skip_items(inner, block_counts, starts, None if located else rounds)
-                located.append((entries, block_counts, starts))
+                located.append(_Block(entries, block_counts, starts))
             if ends is not None:
                 inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
             following = cursor.chunk.data.take(inner.at, mode="clip")
@@ -420,7 +428,7 @@ class ItemsSkipper(Skipper):
             else:
                 starts, more = self._locate_one_by_one(inner)
                 counts[entries] += more
-                located.append((entries, more, starts))
+                located.append(_Block(entries, more, starts))
             self._move_entries(cursor, entries, inner)
         cursor.deactivate_bad(failures)
         return counts
@@ -541,7 +549,9 @@ class ItemsSkipper(Skipper):
     ) -> int:
         """Skip items of all entries by `Skipper.step` while that is faster than a loop. Return the
         number of items that were skipped of each entry, at most all that it has; 0 if any is bad.
-        `entries`: those that have items, by `counts` in descending order."""
+        `entries`: those that have items, by `counts` in descending order; `next_items`: the index
+        in `starts` of each entry's first item. Where the items start is written into `starts`, if
+        it is not None; or, with what was read, appended to `kept_rounds`."""
         before = cursor.at[entries]
         at, done = before.copy(), 0
         rounds: list[Round] = []

@@ -267,7 +267,9 @@ def _keys(
     context: FieldContext,
     node: ConnectType,
 ) -> pa.Array:
-    """Return the keys of rows (`columns`), or those before a change of the key."""
+    """Return the column key or old_key of changes (`part` says which), as structs of the key's
+    columns. `columns` are the rows by column, `old` the rows before the change (a struct, null if
+    unknown), and `may_change` says which changes can have another key."""
     count = len(old)
     is_old = part.name == "old_key"
     changed = np.zeros(count, np.bool_)

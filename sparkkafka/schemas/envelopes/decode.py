@@ -498,8 +498,9 @@ class _JsonEnvelopeDecoder:
         decoder: _EnvelopeDecoder | str,
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]],
     ) -> Ints:
-        """Add the rows that begin with a prefix and end with } to `groups`, and return the
-        others."""
+        """Take the texts that begin with a prefix and end with }: what is between these is a
+        payload of `decoder`. Add (their rows, the payloads, the decoder) to `groups`, and return
+        the rows of `remaining` that have another prefix."""
         candidates = texts if len(remaining) == len(texts) else texts.take(from_numpy(remaining))
         has_prefix = flags_of(pc.starts_with(candidates, prefix))
         has_prefix &= flags_of(pc.ends_with(candidates, b"}"))

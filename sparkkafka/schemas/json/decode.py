@@ -576,7 +576,8 @@ class _Batch:
         return values
 
     def _rest_texts(self) -> pa.Array:
-        """Return the column of rests in the payloads' order, null for a row without one."""
+        """Return a JSON text for each payload: the values that do not fit the type and the fields
+        that it lacks (the row's rest), null where there are none."""
         texts = [arrow.binary_array([rest.encode() for _, rest in self._rests]).view(pa.string())]
         rows = [np.array([row for row, _ in self._rests], np.int64)]
         for joined_rows, joined in self._joined_rests:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records import arrow
@@ -435,7 +436,11 @@ class _MessageColumns:
         return at, size
 
     def _decode_numbers(
-        self, field: ProtobufField, raw: Any, present: Flags | None, rows: Callable[[], Ints]
+        self,
+        field: ProtobufField,
+        raw: NDArray[Any],
+        present: Flags | None,
+        rows: Callable[[], Ints],
     ) -> pa.Array:
         """Return the column's values of raw numbers. `present`: see `_number_array`. `rows` returns
         the row of each number, and is called only if one is bad."""
@@ -660,9 +665,12 @@ _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _MAX_UINT32: Final = (1 << 32) - 1
 
 
-def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
-    """Return the raw numbers of packed fields of a protobuf type, how many each field has, and
-    which fields are damaged (None: none). The numbers of a damaged field mean nothing."""
+def _unpack(
+    data: WireData, at: Ints, size: Ints, kind: int
+) -> tuple[NDArray[Any], Ints, Flags | None]:
+    """Return the raw numbers of packed fields, all in one array; how many each field has; and which
+    fields are damaged (None: none), whose numbers mean nothing. Field i lies in size[i] bytes from
+    at[i] on. `kind` is its protobuf type, as in FIELD_TYPES."""
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[kind].wire)
     if width is not None:
         is_damaged = size % width != 0
@@ -693,8 +701,8 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
 
 
 def _number_array(
-    field: ProtobufField, raw: Any, present: Flags | None
-) -> tuple[pa.Array, Any, Any]:
+    field: ProtobufField, raw: NDArray[Any], present: Flags | None
+) -> tuple[pa.Array, Flags | None, Flags | None]:
     """Return the column's values of raw numbers, which rows protobuf's runtime must decode, and
     which do not fit the column (None: none). Where not `present` (None: all are), raw is 0."""
     kind, value_type = field.kind, field.value_type
@@ -717,9 +725,9 @@ def _number_array(
     return array, None, out_of_range
 
 
-def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:
+def _exceeds_32_bits(kind: int, raw: NDArray[Any]) -> Flags | None:
     """Return which raw numbers a field of 32 bits cannot have; None if all fit, or if the field has
-    64 bits."""
+    64 bits. `kind` is its protobuf type."""
     if raw.itemsize < 8 or kind not in types.VARINT32:
         return None
     if types.VARINT32[kind] == "signed":
@@ -728,9 +736,10 @@ def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:
     return raw > np.uint64(_MAX_UINT32) if is_above else None
 
 
-def _integers(kind: int, raw: Any) -> Any:
-    """Return the numbers of raw ones of a protobuf type. Those wider than the field are cut to its
-    bits, as in Protobuf's encoding guide ("as if you had cast the number to that type in C++")."""
+def _integers(kind: int, raw: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers that raw ones stand for in a field of the protobuf type `kind`: as signed
+    or unsigned integers of 8, 32 or 64 bits. Those wider than the field are cut to its bits, as in
+    Protobuf's encoding guide ("as if you had cast the number to that type in C++")."""
     if raw.itemsize == 8 and kind in types.VARINT32:
         raw = raw.astype(np.uint32)
     if kind in (types.UINT64, types.FIXED64):
@@ -745,8 +754,8 @@ def _integers(kind: int, raw: Any) -> Any:
     return raw.view(np.int64) if raw.itemsize == 8 else raw.astype(np.int64)
 
 
-def _outside(values: Any, first: int, last: int) -> Flags | None:
-    """Return which values are outside of a range; None if none is."""
+def _outside(values: NDArray[Any], first: int, last: int) -> Flags | None:
+    """Return which values are below `first` or above `last`; None if none is."""
     if not len(values) or (values.itemsize == 1 and last >= 255):
         return None
     if int(values.min()) >= first and int(values.max()) <= last:
@@ -755,7 +764,7 @@ def _outside(values: Any, first: int, last: int) -> Flags | None:
     return flags
 
 
-def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flags | None]:
+def _integer_array(values: NDArray[Any], value_type: pa.DataType) -> tuple[pa.Array, Flags | None]:
     """Return integers as an array of the column's type, and which of them do not fit it (None: all
     fit)."""
     if pa.types.is_decimal(value_type):
@@ -781,11 +790,12 @@ def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flag
 
 
 def _enum_array(
-    field: ProtobufField, values: Any, present: Flags | None
+    field: ProtobufField, values: NDArray[Any], present: Flags | None
 ) -> tuple[pa.Array, Flags | None]:
-    """Return an enum's values as names, or as numbers if the column has numbers, and which values
-    need the runtime (None: none): unknown numbers of a closed enum. An unknown number of an open
-    enum becomes its digits."""
+    """Return the column of an enum: names, or numbers if the column has numbers. Return also which
+    values only protobuf's runtime can read (None: none): unknown numbers of a closed enum. An
+    unknown number of an open enum becomes its digits. `values` are the numbers; where not `present`
+    (None: all are), a number means nothing."""
     numbers = sorted(field.names)
     index, unknown = _find_numbers(values, numbers)
     if unknown is not None and present is not None:
@@ -807,9 +817,9 @@ def _enum_array(
     ), needs_runtime
 
 
-def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
-    """Return the index of each value in `known`, which ascends, and which are not in it (None: all
-    are); their index means nothing."""
+def _find_numbers(values: NDArray[Any], known: list[int]) -> tuple[Ints, Flags | None]:
+    """Return the index of each value in `known`, which ascends, and which values are not in it
+    (None: all are). The index of a value that is not in it means nothing."""
     if known == list(range(len(known))):
         unknown = _outside(values, 0, len(known) - 1)
         return (values if unknown is None else np.where(unknown, 0, values)), unknown
@@ -874,8 +884,9 @@ _MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
 def _special_array(
     field: ProtobufField, arrays: list[pa.Array], present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return the column of a well-known message, made of its fields' columns, and why values do not
-    fit, by their index. Where not `present` (None: all are), all fields are 0."""
+    """Return the column of a well-known message, and why values do not fit it, by their index.
+    `arrays` are the columns of its fields, in the order of the message. Where not `present` (None:
+    all are), all fields are 0."""
     if field.special is Special.WRAPPER:
         return arrays[0], {}
     if field.special is Special.DATE:
@@ -898,7 +909,8 @@ def _special_array(
 def _date_array(
     year: Ints, month: Ints, day: Ints, present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return google.type.Date as dates, and why values are none, as `_special_array`."""
+    """Return google.type.Date as dates, and why values are none, as `_special_array`. The arrays
+    have a number for each date."""
     months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
     days = months.astype("M8[D]").astype(np.int64) + day - 1
     next_month = (months + 1).astype("M8[D]").astype(np.int64)
@@ -913,10 +925,11 @@ def _date_array(
 
 
 def _decimal_array(
-    unscaled: pa.Array, scales: Any, column_type: pa.DataType
+    unscaled: pa.Array, scales: NDArray[Any], column_type: pa.DataType
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return confluent.type.Decimal as decimals, and why values do not fit, as `_special_array`.
-    `unscaled`: bytes of numbers, as `schemas.decimals` reads them. Each value has its own scale."""
+    """Return confluent.type.Decimal as decimals of `column_type`, and why values do not fit, as
+    `_special_array`. `unscaled`: bytes of numbers, as `schemas.decimals` reads them; `scales`: the
+    scale of each."""
     offsets = arrow.blob_offsets(unscaled).astype(np.int64)
     sizes = np.diff(offsets)
     content = np.frombuffer(unscaled.buffers()[2] or bytes(1), np.uint8)

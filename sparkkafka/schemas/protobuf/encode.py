@@ -236,8 +236,9 @@ def _encode_content(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arr
 
 
 def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
-    """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four. Null
-    is 0. Raises ValueRowError."""
+    """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four; 0
+    for null. `rows`: the row of each, for errors. Raises ValueRowError for a number that the field
+    cannot have."""
     kind, source = field.kind, array.type
     if kind == types.BOOL:
         return flags_of(array).astype(np.uint64)
@@ -250,6 +251,7 @@ def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
         words = decimals.words_of(array)
         if array.null_count:
             words = words * arrow.is_valid(array)[:, None]
+        # A decimal has two words: the lower 64 bits, then the higher ones.
         values, high = np.ascontiguousarray(words.T).view(np.int64)
         if kind in (types.UINT64, types.FIXED64):
             fits = high == 0
@@ -349,7 +351,8 @@ def _special_fields(field: ProtobufField, array: pa.Array, rows: Ints) -> list[p
 
 
 def _date_fields(field: ProtobufField, days: Ints, rows: Ints) -> list[pa.Array]:
-    """Return year, month and day of dates, given as days since 1970-01-01."""
+    """Return the columns year, month and day of dates, given as days since 1970-01-01. `rows`: the
+    row of each date, for errors. Raises ValueRowError."""
     months = days.astype("M8[D]").astype("M8[M]")
     year = months.astype("M8[Y]").astype(np.int64) + 1970
     month = months.astype(np.int64) % 12 + 1

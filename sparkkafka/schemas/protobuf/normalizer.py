@@ -139,8 +139,9 @@ def explain(payload: bytes, descriptor: Any) -> str | None:
 def _explain(
     data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
-    """Return what is wrong first in the message from `at` to `end`, None if nothing is found. It is
-    nested `depth` levels deep, in the field `path` ("" for the outermost)."""
+    """Return what is wrong first in the message of type `descriptor` that lies from `at` to `end`;
+    None if nothing is found. It is nested `depth` levels deep, in the field `path` ("" for the
+    outermost)."""
     fields = descriptor.fields_by_number
     while at < end:
         start, number = at, 0

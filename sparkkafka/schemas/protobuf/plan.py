@@ -135,7 +135,9 @@ class _Planner:
     def plan_message(
         self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> ProtobufMessage:
-        """Plan a message as the struct `target`; None: with all its fields."""
+        """Plan a message of type `descriptor` as the struct `target` (None: as one with all of its
+        fields, up to `depth` levels of recursion). Raises SchemaError for a message that is
+        recursive or has too many levels or fields, OptionError for a `target` that does not fit."""
         name = descriptor.full_name
         depth = self.depth if target is None else None
         if target is None and depth is None and name in parents:
@@ -294,8 +296,9 @@ def _make_field(
     column_type: pa.DataType,
     value_type: pa.DataType | None,
 ) -> ProtobufField:
-    """Return the ProtobufField of a descriptor (`field`), with its default, oneof and enum. Raises
-    SchemaError for a default or a name that is too long."""
+    """Return the ProtobufField of a descriptor (`field`) with its default, oneof and enum, as a
+    column of type `column_type`. `value_type`: the type of one value, which for a list or map
+    differs. Raises SchemaError for a default or a name that is too long."""
     oneof, enum_type = field.containing_oneof, field.enum_type
     names = {} if enum_type is None else types.enum_names(enum_type)
     has_default = not field.has_presence or field.has_default_value  # otherwise absent is null

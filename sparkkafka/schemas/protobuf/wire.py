@@ -182,7 +182,7 @@ def tokenize(
 
 class _Tokenizer:
     """Finds the tokens of `count` messages: see `tokenize`. A message is open until all its fields
-    are read; `some` are indexes of open messages among all open ones."""
+    are read; `selected` are indexes of open messages among all open ones."""
 
     def __init__(
         self, data: WireData, count: int, tags: tuple[KnownTag, ...], slot_count: int

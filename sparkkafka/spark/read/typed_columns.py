@@ -233,8 +233,8 @@ class _TypedRead:
         names: tuple[tuple[str, str], ...] = (),
     ) -> tuple[tuple[str, ColumnPlan], ...]:
         """Return how a column of type `arrow_type` is decoded, by topic. `pins`: the schemas that
-        `typed_schema` has chosen, empty if the type is the user's own; `names`: those of
-        `Envelope`."""
+        `typed_schema` has chosen, by topic, empty if the type is the user's own; `names`: pairs of
+        a column of the envelope's rows and its semantic type (see `Envelope`)."""
         pinned_ids: dict[str, int | bytes] = {
             topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
             for topic, pin in pins.items()
