@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.client.aio.worker import YIELD_AFTER_S, AsyncClient, SyncClient, Worker, awaited
+from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Turn, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, SingleThreadGuard
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
@@ -127,7 +127,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         self._iterator: Iterator[Record] = iter(())  # over those after `_slice`
         self._slice: Iterator[Record] = iter(())  # the records that `async for` returns next
         self._slice_end = 0  # how many of `_records` are before the end of `_slice`
-        self._yielded_s = 0.0
+        self._turn = Turn()
         self._polled_s = 0.0
         self._poll_lock = asyncio.Lock()
 
@@ -148,9 +148,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Return the next record after the end of a slice. Yields to other tasks if it is time, and
         polls if there is no other slice."""
         while True:
-            if time.monotonic() - self._yielded_s >= YIELD_AFTER_S:
-                await asyncio.sleep(0)
-                self._yielded_s = time.monotonic()
+            await self._turn.yield_if_over()
             if not length_hint(self._slice):  # otherwise another task has made it
                 records = list(islice(self._iterator, SLICE_RECORDS))
                 self._slice_end += len(records)
@@ -161,7 +159,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 if not self._unread:  # otherwise another task has polled
                     is_fast = time.monotonic() - self._polled_s < FAST_S
                     await self._fill(FAST_RECORDS if is_fast else 0, UNLIMITED_S)
-                    self._polled_s = self._yielded_s = time.monotonic()
+                    self._polled_s = time.monotonic()
+                    self._turn.begin()
 
     async def _fill(self, max_records: int, timeout_s: float) -> None:
         """Poll until there are unread records, or until the timeout. If the task is cancelled, its

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from sparkkafka.client.aio.worker import (
-    YIELD_AFTER_S,
     AsyncClient,
     LoopQueue,
+    Turn,
     Worker,
     awaited,
     call_soon,
@@ -37,7 +36,7 @@ from sparkkafka.client.producer.producer_records import AppendedRecords, ArrowSt
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_CHECK = 32  # `drain` checks after as many calls whether it must yield to other tasks
+DRAINS_PER_CHECK = 8  # `drain` checks after as many calls whether it must yield to other tasks
 OUTCOMES_PER_ITEM = 1024  # the loop handles the outcomes of a large batch in parts of about 1 ms
 
 Bytes = bytes | bytearray | memoryview | str | None
@@ -234,7 +233,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         self._half_bytes = self._buffer.limit_bytes // 2
         self._drain_bytes = self._buffer.limit_bytes * 3 // 4
         self._drain_count = 0
-        self._yielded_s = 0.0
+        self._turn = Turn()
 
     def _bind(self) -> None:
         """Bind to the running loop at the first call. Raises KafkaError on another loop."""
@@ -323,12 +322,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             self._bind()
             await self._call_with_memory(partial(self._check_memory, self._half_bytes))
         self._drain_count += 1
-        if (
-            not self._drain_count % DRAINS_PER_CHECK
-            and time.monotonic() - self._yielded_s >= YIELD_AFTER_S
-        ):
-            await asyncio.sleep(0)
-            self._yielded_s = time.monotonic()
+        if not self._drain_count % DRAINS_PER_CHECK:
+            await self._turn.yield_if_over()
 
     def _check_memory(self, size_bytes: int) -> None:
         """Raise KafkaTimeoutError if less than `size_bytes` of buffer.memory are free."""

@@ -10,6 +10,7 @@ import functools
 import inspect
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -61,6 +62,29 @@ class LoopQueue(Generic[T]):
                     self._is_woken = True
                     self._loop.call_soon(self._handle_items)
                 return
+
+
+class Turn:
+    """Lets other tasks run after YIELD_AFTER_S. The tasks that use a client in one iteration of the
+    loop share this time: if each had its own, hundreds of them would hold the loop."""
+
+    def __init__(self) -> None:
+        self._began_s = 0.0
+        self._is_over = False
+
+    async def yield_if_over(self) -> None:
+        """Yield to other tasks if the time is over, or was for a task before this one."""
+        if not self._is_over:
+            if time.monotonic() - self._began_s < YIELD_AFTER_S:
+                return
+            self._is_over = True
+            asyncio.get_running_loop().call_soon(self.begin)  # before this task's next step
+        await asyncio.sleep(0)
+
+    def begin(self) -> None:
+        """Begin the next turn: in the next iteration of the loop, or after a wait."""
+        self._is_over = False
+        self._began_s = time.monotonic()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:

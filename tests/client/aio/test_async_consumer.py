@@ -70,7 +70,7 @@ def test_an_iteration_goes_on_after_a_break(filled: FakeCluster) -> None:
 def test_async_for_yields_to_other_tasks(
     filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.client.aio.consumer.YIELD_AFTER_S", 0)
+    monkeypatch.setattr("sparkkafka.client.aio.worker.YIELD_AFTER_S", 0)
 
     async def main() -> int:
         async with consumer(filled) as source:

@@ -8,13 +8,14 @@ import gc
 import itertools
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparkkafka.client import Consumer, TopicPartition
 from sparkkafka.client.aio import AsyncConsumer, AsyncProducer, worker
-from sparkkafka.client.aio.producer import OUTCOMES_PER_ITEM
+from sparkkafka.client.aio.producer import DRAINS_PER_CHECK, OUTCOMES_PER_ITEM
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -266,6 +267,33 @@ def test_the_outcomes_of_a_large_batch_let_other_tasks_run_in_between(
     asyncio.run(main())
     # The I/O thread wakes up once a second anyway, perhaps between two of the records.
     assert len(fake.requests_of("Produce")) <= 2
+
+
+def test_many_tasks_share_the_time_after_which_drain_yields(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(1).__next__)  # a second for each check
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "YIELD_AFTER_S", 5)
+    sent = [0]
+
+    async def send_some(opened: AsyncProducer) -> None:
+        for _ in range(100):
+            opened.send_nowait("t", b"v")
+            sent[0] += 1
+            await opened.drain()
+
+    async def main() -> None:
+        async with producer(fake) as opened:
+            tasks = [asyncio.create_task(send_some(opened)) for _ in range(50)]
+            counts = [0]
+            while not all(task.done() for task in tasks):
+                await asyncio.sleep(0)
+                counts.append(sent[0])
+        steps = [after - before for before, after in itertools.pairwise(counts)]
+        assert max(steps) <= (50 + 5) * DRAINS_PER_CHECK  # not 50 * 5
+
+    asyncio.run(main())
 
 
 def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
