@@ -86,13 +86,13 @@ class Field(NamedTuple):
 
     name: str
     wire_type: WireType
-    since: int
-    until: int | None
-    tag: int | None
-    nullable_since: int | None
-    ignorable: bool
     default: object  # arrays and structs: None, or the class that makes an empty one
+    nullable_since: int | None
     secret: bool  # not shown by the message's repr
+    since: int = 0
+    until: int | None = None
+    tag: int | None = None
+    ignorable: bool = False
 
     def exists(self, version: int) -> bool:
         """Return whether this version has the field."""
@@ -230,17 +230,7 @@ def _declare(
 ) -> Any:
     """Make the declaration, which `struct` gives its name. `default` is a value, or the class that
     makes one; a `secret` is not shown by the message's repr."""
-    return Field(
-        name="",
-        wire_type=wire_type,
-        since=keywords.get("since", 0),
-        until=keywords.get("until"),
-        tag=keywords.get("tag"),
-        nullable_since=nullable_since,
-        ignorable=keywords.get("ignorable", False),
-        default=default,
-        secret=secret,
-    )
+    return Field("", wire_type, default, nullable_since, secret, **keywords)
 
 
 # No field_specifiers: to a type checker each `= int32()` is a plain default, so that every field
