@@ -169,7 +169,8 @@ def apply_to_database(
     scd: int,
 ) -> None:
     """Merge the changes into a table of a database, in one transaction. Spark's driver process
-    writes the rows. `scd` is 1 (rows) or 2 (history), as for `apply`.
+    writes the rows. `connect` opens a connection of the database's driver (DB API 2.0);
+    `add_columns` and `scd`, 1 (rows) or 2 (history), are those of `apply`.
 
     Raises SchemaError for a value that no change and no row of the table has, and OptionError.
     """
@@ -195,11 +196,12 @@ def apply_to_database(
         rows = read()
         _prepare(connection, dialect, merge, rows, add_columns)
         truncated, unavailable = _stage(cursor, dialect, merge, rows)
+        # Some rows lack values of columns: they are staged again, filled from earlier changes.
         if filled := changes.to_fill(unavailable):
             cursor.execute(f"DROP TABLE {_STAGING_TABLE}")
             _stage(cursor, dialect, merge, read(filled))
             merge = replace(merge, unsent_columns=frozenset(filled))
-        connection.commit()
+        connection.commit()  # staging may take long: other writers are locked out only from here on
         cursor.execute(dialect.begin.format(target=merge.target))
         if isinstance(merge, HistoryMerge):
             cursor.execute(merge.move_after_snapshots)

@@ -65,12 +65,13 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of_offset_deltas(cls, counts: Sequence[int]) -> _Numbers | None:
-        """Encode 0, 1, 2, … for the rows of each batch, of which there are `counts`; None if one
-        takes more than three bytes."""
+        """Encode the offset deltas of consecutive batches, 0, 1, 2, … in each. `counts`: the rows
+        of each batch. None if a delta takes more than three bytes."""
         longest = max(counts)
         widest = varint_size(2 * (longest - 1))
         if widest > _MAX_NUMBER_BYTES:
             return None
+        # Zigzag coding makes 0, 2, 4, … of them. A shorter batch has the first ones of the longest.
         encoded = cls._of_codes(np.arange(0, 2 * longest, 2, dtype=np.uint64), widest)
         if len(counts) == 1:
             return encoded

@@ -432,6 +432,7 @@ class RecordDecoder(ValueDecoder):
             step.keeps_values if isinstance(step, Skipper) else step[0].reads_kept_values
             for step in steps
         )
+        # What a default takes beside `bytes_per_value`, which counts one of its offsets (4 bytes).
         self.default_bytes = sum(
             max(0, value.nbytes - 4 - bytes_per_value(value.type)) for value in defaults.values()
         ) + sum(step[0].default_bytes for step in steps if not isinstance(step, Skipper))

@@ -61,7 +61,7 @@ class AvroEncoder:
             )
         encode = self._encoder.encode
         return encode_chunks(
-            values, prefix, lambda some, rows: encode(some, lambda index: int(rows[index]))
+            values, prefix, lambda valid, rows: encode(valid, lambda index: int(rows[index]))
         )
 
 

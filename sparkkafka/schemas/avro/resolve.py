@@ -148,13 +148,15 @@ class DecoderCompiler:
     def _compile_into_union(
         self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
-        """Compile a type that is not a union for the writer as the reader's union."""
+        """Compile a type that is not a union for the writer as the reader's union. Its column is a
+        struct with a field for each branch, or has the type of its only branch beside null."""
         index = self._match_branch(writer, reader)
         if index is None:
             raise _mismatch_error(writer, reader, path)
         decoder, member = self._compile_into_branch(writer, reader, index, target, path)
         if decoder is None and (writer.kind == avro.NULL or not becomes_struct(reader)):
             return decode.NullDecoder(target, skipper_of(writer, path))
+        # Without a decoder, `target` lacks the branch: no field of the struct has a value.
         decoder = decoder or decode.NullDecoder(pa.null(), skipper_of(writer, path))
         return decode.MemberDecoder(target, decoder, member) if becomes_struct(reader) else decoder
 

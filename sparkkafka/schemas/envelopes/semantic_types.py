@@ -409,7 +409,9 @@ def _decimal_array(words: Any, valid: Flags, precision: int, scale: int) -> pa.A
 def _decimal_texts(
     values: pa.Array, scale: int | list[int | None], context: FieldContext
 ) -> pa.Array:
-    """Return the digits of numbers that no decimal can hold, one by one."""
+    """Return the digits of numbers that no decimal can hold, one by one. `values`: their unscaled
+    numbers as bytes; `scale`: of all, or a list with that of each. Rows with too many digits become
+    bad."""
     scales = scale if isinstance(scale, list) else [scale] * len(values)
     texts: list[bytes | None] = []
     too_long = np.zeros(len(values), np.bool_)

@@ -184,7 +184,9 @@ class _Batch:
         self._read_normalized()
 
     def _read_apart(self, rows: Ints, names: Collection[str]) -> None:
-        """Read rows with values of fields (`names`) that pyarrow's reader cannot read."""
+        """Read rows whose values of the fields `names` pyarrow's reader cannot read with the
+        others: a decoder that reads these fields separately reads only these rows, as a batch of
+        its own."""
         decoder = self._decoder.apart(names)
         part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._times_apart - 1)
         part._read()

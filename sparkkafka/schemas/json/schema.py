@@ -546,8 +546,8 @@ def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
 
 
 def _object_shape(subschema: Subschema) -> Shape:
-    """Return the shape of an object: a struct if it has properties, a map if all others have one
-    schema, or else any value."""
+    """Return the shape of an object: a struct if it has properties, whose fields are its children;
+    a map if all others have one schema, which is its only child; or else any value."""
     node, path = subschema.node, subschema.path
     properties = node.get("properties", {})
     if not isinstance(properties, dict):

@@ -601,7 +601,8 @@ class _MessageColumns:
         self, field: ProtobufField, parts: list[Tokens], packed_parts: list[Tokens]
     ) -> tuple[Ints, pa.Array]:
         """Return how many values of a repeated field each message has, and all values, in the order
-        of the messages. `parts`: of values that are not packed."""
+        of the messages. `packed_parts`: the tokens of packed values; `parts`: of those that are not
+        packed. The runtime reads messages that have both."""
         packed: Any = packed_parts[0]
         if len(packed_parts) > 1 or not packed.ascending:
             packed = sort_tokens(packed_parts, self.count)[0]

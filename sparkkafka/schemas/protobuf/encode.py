@@ -55,7 +55,7 @@ class ProtobufEncoder:
         return encode_chunks(
             values,
             prefix,
-            lambda some, rows: _encode_messages(self._message, some.flatten(), rows),
+            lambda structs, rows: _encode_messages(self._message, structs.flatten(), rows),
         )
 
 

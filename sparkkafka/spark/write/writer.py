@@ -213,6 +213,8 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     is_stream = True
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Plan how columns with a schema are encoded. A status below 500 is a final answer of the
+        registry, which a retry of the tasks cannot change."""
         super().__init__(options, schema)
         try:
             self.plans = encode_plans(self.options, self.schema, self.columns)
