@@ -51,7 +51,6 @@ from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics import FetchMetrics, Metrics, PartitionFigures, Sampled
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import ConsumerOptions, parse_consumer_settings
-from sparkkafka.errors import ConsumerStateError, OptionError
 from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_OFFSET
 
 log = logging.getLogger(__name__)
@@ -422,9 +421,11 @@ class Consumer(arguments.ClientBase):
                         starts[tp] = starting_point(tp, offset, "partitions")
                     partitions = starts.keys()
                 chosen = _partitions(partitions)
-            except OptionError as error:
+            except errors.OptionError as error:
                 example = 'assign({TopicPartition("orders", 0): 17})'
-                raise OptionError(f"{error}. To start at an offset, write {example}") from None
+                raise errors.OptionError(
+                    f"{error}. To start at an offset, write {example}"
+                ) from None
             if not chosen:
                 self._coordinator.unsubscribe(self._deadline(None))
                 return
@@ -608,7 +609,7 @@ class Consumer(arguments.ClientBase):
         """
         arguments.checked_flag(asynchronous, "asynchronous")
         if arguments.checked_function(callback, "callback") is not None and not asynchronous:
-            raise OptionError(
+            raise errors.OptionError(
                 "callback needs asynchronous=True: without it commit raises the error"
             )
         with self._guard:
@@ -804,14 +805,14 @@ class SingleThreadGuard:
         """Begin a call. Raises ConsumerStateError if the client is closed, from before a fork, or
         in use by another thread."""
         if self.is_closed:
-            raise ConsumerStateError(f"this {self.what} is closed")
+            raise errors.ConsumerStateError(f"this {self.what} is closed")
         if self.is_unusable:
-            raise ConsumerStateError(
+            raise errors.ConsumerStateError(
                 f"this {self.what} was made before a fork, and its connections are the parent "
                 "process's: make one in each process"
             )
         if not self._lock.acquire(blocking=False):
-            raise ConsumerStateError(
+            raise errors.ConsumerStateError(
                 f"this {self.what} is in use by another thread, and it is made for one at a time: "
                 "give each thread its own, or hold a lock around every call. Only wakeup() may "
                 "be called meanwhile"

@@ -18,7 +18,6 @@ from sparkkafka import errors
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
-from sparkkafka.errors import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
@@ -240,7 +239,7 @@ class GlueClient(ForeignClient):
         KafkaConnectionError, AuthenticationError."""
         seconds = self._options.request_timeout_ms / 1000
         needs = f"{self._options.name_of('url')}={self.address} needs boto3 on each machine"
-        with needs_extra(needs, "glue", error=errors.OptionError):
+        with errors.needs_extra(needs, "glue", error=errors.OptionError):
             client = boto3_client(self._url.region, seconds)
         exceptions = importlib.import_module("botocore.exceptions")
         try:
