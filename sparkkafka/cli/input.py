@@ -306,11 +306,10 @@ def _parse_by_rows(
     partitions: list[int | None] = []
     times_us: list[int | None] = []
     lines = [line for line in text.split(b"\n") if line.strip()]
+    decode = json.JSONDecoder(parse_constant=refuse_constant).decode  # loads makes one each time
     for number, line in zip(numbers, lines, strict=True):
         try:
-            row = json.loads(
-                line.decode("utf-8", "surrogateescape"), parse_constant=refuse_constant
-            )
+            row = decode(line.decode("utf-8", "surrogateescape"))
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
             if unknown := row.keys() - _JSON_FIELDS.keys() - {"value"}:
