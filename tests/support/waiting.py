@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+from sparkkafka.client.producer import futures
+
 WAIT_S = 60.0
 
 _T = TypeVar("_T")
@@ -45,11 +47,11 @@ def finish(call: Callable[[], _T], seconds: float = WAIT_S) -> _T:
 
 
 def interrupt_main_thread(is_due: Callable[[], bool]) -> None:
-    """Send Ctrl-C to the main thread once `is_due`, and it waits for a lock of `threading`."""
+    """Send Ctrl-C to the main thread once `is_due`, and it waits for a lock of `threading` or for
+    the outcome of a Producer's record."""
     main_id = threading.main_thread().ident or 0
-    wait_until(
-        lambda: is_due() and sys._current_frames()[main_id].f_code.co_filename == threading.__file__
-    )
+    files = (threading.__file__, futures.__file__)
+    wait_until(lambda: is_due() and sys._current_frames()[main_id].f_code.co_filename in files)
     time.sleep(0.1)  # a signal just before the lock would be seen only after the wait
     signal.pthread_kill(main_id, signal.SIGINT)
 
