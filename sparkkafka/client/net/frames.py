@@ -116,7 +116,8 @@ class ResponseReader:
     def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
         """Read as much of a response as has arrived. Return None until it is complete; `buffer`
         belongs to this response until then."""
-        sock.settimeout(0)
+        if sock.gettimeout() != 0:
+            sock.settimeout(0)
         view, done, is_prefix = self._take_partial()
         while True:
             while done < len(view):
@@ -237,10 +238,16 @@ class RequestWriter:
     ) -> None:
         """Send the rest of all requests."""
         unsent = self._unsent
+        is_first = True
         while unsent:
             remaining_s = max(deadline.remaining_s(), 0.001)
             has_patience = patience_s is not None and patience_s < remaining_s
-            sock.settimeout(patience_s if has_patience else remaining_s)
+            # Usually a socket accepts the request: without a timeout that takes two system calls
+            # fewer.
+            wait_s = 0.0 if is_first else patience_s if has_patience else remaining_s
+            if sock.gettimeout() != wait_s:
+                sock.settimeout(wait_s)
+            sent = 0
             try:
                 if isinstance(sock, ssl.SSLSocket):
                     # After a timeout OpenSSL requires the same bytes again.
@@ -249,9 +256,11 @@ class RequestWriter:
                     # Systems allow 1,024 parts in one call (IOV_MAX).
                     sent = sock.sendmsg(itertools.islice(unsent, 64))
             except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                if has_patience:
-                    return
-                raise
+                if not is_first:
+                    if has_patience:
+                        return
+                    raise
+            is_first = False
             while unsent and sent >= len(unsent[0]):
                 sent -= len(unsent.popleft())
             if sent:
