@@ -37,7 +37,7 @@ from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from sparkkafka.protocol.wire.primitives import NULL_UUID
+from sparkkafka.protocol.wire.primitives import NULL_UUID, uuid_of
 
 log = logging.getLogger(__name__)
 
@@ -449,7 +449,7 @@ class Cluster:
         """Return the id of a topic in the cache as the UUID for requests, NULL_UUID if it is not
         known."""
         known = self.topic_id(topic)
-        return NULL_UUID if known is None else uuid.UUID(bytes=known)
+        return NULL_UUID if known is None else uuid_of(known)
 
     def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
         """Return whether the topic in the cache has another id than `topic_id`: the same offsets

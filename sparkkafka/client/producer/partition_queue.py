@@ -68,8 +68,8 @@ def next_sequence(sequence: int, record_count: int) -> int:
 class ProducerBatch:
     """A queued record batch.
 
-    `wire`, its header and records as sent, is set at the first send and never changes. `slices` are
-    its records, which get the outcome; Spark's rows have none.
+    `wire`, its header and records as sent, of `wire_bytes`, is set at the first send and never
+    changes. `slices` are its records, which get the outcome; Spark's rows have none.
 
     `is_unresolved`: the broker refused it as out of order although it may be written; the response
     to a later batch shows whether it is. `later_batch_acknowledged`: the broker has acknowledged a
@@ -83,6 +83,7 @@ class ProducerBatch:
     has_failed: bool = False
     base_sequence: int = NO_SEQUENCE
     wire: tuple[bytes, BytesLike] | None = None
+    wire_bytes: int = 0
     attempts: int = 0
     in_flight: bool = False
     maybe_written: bool = False
@@ -97,11 +98,6 @@ class ProducerBatch:
     def has_unknown_outcome(self) -> bool:
         """Whether the batch is not acknowledged and may be in the log."""
         return self.maybe_written or self.in_flight
-
-    @property
-    def wire_bytes(self) -> int:
-        """The size of the batch as sent; 0 before its first send."""
-        return 0 if self.wire is None else len(self.wire[0]) + len(self.wire[1])
 
 
 def records_in(batches: Iterable[ProducerBatch]) -> int:

@@ -12,7 +12,6 @@ import logging
 import math
 import select
 import time
-import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +69,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.records.batches import batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
+from sparkkafka.protocol.wire.primitives import uuid_of
 
 if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SenderTransaction
@@ -95,6 +95,8 @@ short every attempt to reach a slow broker."""
 class SentRequest(NamedTuple):
     """A Produce request whose response has not come; `deadline` is its request.timeout.ms."""
 
+    connection: Connection
+    version: int
     deadline: Deadline
     batches: list[ProducerBatch]
 
@@ -292,10 +294,8 @@ class Sender:
     def close_connections(self) -> None:
         """Close the connections with a response still to come: nothing sent over them may arrive
         after the end of the transaction."""
-        for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
-            connection = self._cluster.connections.find_open(node_id)
-            if connection is not None:
-                connection.close()
+        for node_id, sent in [item for item in self._sent.items() if item[1]]:
+            sent[0].connection.close()
             error = KafkaConnectionError(
                 f"broker {node_id}: the connection was closed, since the transaction ends"
             )
@@ -320,10 +320,10 @@ class Sender:
         """Return whether a broker may get another request: fewer than
         max.in.flight.requests.per.connection wait for responses, and the last one is sent
         completely."""
-        if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
-            return False
-        connection = self._cluster.connections.find_open(node_id)
-        return connection is None or not connection.has_unsent
+        sent = self._sent.get(node_id)
+        return not sent or (
+            len(sent) < self._options.max_in_flight and not sent[0].connection.has_unsent
+        )
 
     def _add_to_transaction(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[ProducerBatch]]
@@ -501,7 +501,7 @@ class Sender:
             batch.queue.on_sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
-        in_flight.append(SentRequest(deadline, chosen))
+        in_flight.append(SentRequest(connection, version, deadline, chosen))
         try:
             connection.send(
                 request,
@@ -535,7 +535,8 @@ class Sender:
         """Return the connection for batches of these partitions. None: connecting failed, and they
         wait, or the broker is too old for the codec, and they have failed."""
         try:
-            if self._sent.get(node_id) and self._cluster.connections.find_open(node_id) is None:
+            sent = self._sent.get(node_id)
+            if sent and not sent[0].connection.is_open:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             connection = self._cluster.connections.find_usable(self._cluster.broker(node_id))
             if connection is None:
@@ -574,6 +575,7 @@ class Sender:
                 base_sequence=batch.base_sequence,
                 transactional=self._transaction is not None,
             )
+            batch.wire_bytes = sum(map(len, batch.wire))
 
     def _acks(self, node_id: int, chosen: Iterable[ProducerBatch]) -> int:
         """Return the acks of a request with these batches. With acks=0 it is 1 for the first batch
@@ -605,7 +607,7 @@ class Sender:
             topic = topics.get(name)
             if topic is None:
                 if version >= TOPIC_ID_VERSION and queue.topic_id is not None:
-                    topic = TopicProduceData(topic_id=uuid.UUID(bytes=queue.topic_id))
+                    topic = TopicProduceData(topic_id=uuid_of(queue.topic_id))
                 else:
                     topic = TopicProduceData(name=name)
                 topics[name] = topic
@@ -636,8 +638,8 @@ class Sender:
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
-            connection = self._cluster.connections.find_open(node_id)
-            if connection is None or sent[0].deadline.expired:
+            connection = sent[0].connection
+            if not connection.is_open or sent[0].deadline.expired:
                 ended.append(node_id)
             elif connection.has_input:
                 has_input.append(node_id)
@@ -660,10 +662,9 @@ class Sender:
 
     def _take_response(self, node_id: int) -> None:
         """Read the next response of a broker, if all of it is here, and act on it."""
-        deadline = self._sent[node_id][0].deadline
-        connection = self._cluster.connections.find_open(node_id)
+        connection, _, deadline, _ = self._sent[node_id][0]
         try:
-            if connection is None:
+            if not connection.is_open:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             if deadline.expired:
                 # Fails immediately and closes the connection: a late response would be taken for
@@ -685,7 +686,7 @@ class Sender:
             self._send_metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
-        self._process_response(self._sent[node_id].popleft(), response, connection)
+        self._process_response(self._sent[node_id].popleft(), response)
 
     def _on_connection_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
@@ -727,12 +728,9 @@ class Sender:
 
     # --- what responses do ---------------------------------------------------------------------
 
-    def _process_response(
-        self, sent: SentRequest, response: ProduceResponse, connection: Connection
-    ) -> None:
+    def _process_response(self, sent: SentRequest, response: ProduceResponse) -> None:
         """Act on the response to a request. Raises what `on_failure` raises, at the end."""
-        # In later versions ids stand for names.
-        has_ids = any(topic.topic_id.int for topic in response.responses)
+        has_ids = sent.version >= TOPIC_ID_VERSION
         rows: dict[tuple[bytes | str | None, int], Any] = {
             (topic.topic_id.bytes if has_ids else topic.name, row.index): row
             for topic in response.responses
@@ -772,7 +770,7 @@ class Sender:
                     self._acknowledge(batch, row.base_offset, row.log_append_time_ms)
                 continue
             message = "the response leaves the partition out" if row is None else row.error_message
-            where = f"Produce @ {connection} for {queue.tp}"
+            where = f"Produce @ {sent.connection} for {queue.tp}"
             refusal = BrokerError(code, where, message, prefix=self._prefix)
             records = [] if row is None else row.record_errors
             try:

@@ -11,6 +11,7 @@ it. A `Writer` fails with `EncodeError` when a value does not fit its type.
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from typing import TypeAlias
@@ -39,6 +40,12 @@ _MAX_UINT32 = 2**32 - 1
 MAX_ELEMENTS, MAX_TAGGED_FIELDS = 1_000_000, 10_000
 """Limits of what is decoded from a broker: an element may take a hundred times the
 memory of its bytes, so that the size of the frame is no limit."""
+
+
+@functools.lru_cache(1_000)
+def uuid_of(id_bytes: bytes) -> uuid.UUID:
+    """Return the UUID of 16 bytes, usually the topic id of the message before."""
+    return uuid.UUID(bytes=id_bytes)
 
 
 def byte_view(value: BytesLike) -> memoryview:
@@ -123,7 +130,7 @@ class Reader:
 
     def uuid(self) -> uuid.UUID:
         """Read a UUID of 16 bytes."""
-        return uuid.UUID(bytes=bytes(self.span(16)))
+        return uuid_of(bytes(self.span(16)))
 
     def unsigned_varint(self) -> int:
         """Read an unsigned varint of up to 5 bytes: 0 to 2**32 - 1."""
