@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
@@ -146,10 +145,12 @@ def checked_names(value: Iterable[str], what: str) -> list[str]:
 def checked_int(value: Any, what: str, low: int | None = None, high: int = INT64_MAX) -> int:
     """Return a whole number; if `low` is given, one from `low` to `high`. Raises OptionError for
     anything else, also for a bool."""
-    with suppress(TypeError):
-        number = operator.index(value)  # NumPy's too
-        if not isinstance(value, bool) and (low is None or low <= number <= high):
-            return number
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's too
+    except TypeError:
+        number = None
+    if number is not None and (low is None or low <= number <= high):
+        return number
     limits = "" if low is None else f" of {low} or more"
     if low is not None and high < INT64_MAX:
         limits = f" from {low} to {high}"

@@ -70,6 +70,8 @@ class Connection:
         metrics: NetworkMetrics | None = None,
     ) -> None:
         self._sock: socket.socket | None = sock
+        self._input_poll = select.poll()
+        self._input_poll.register(sock, select.POLLIN)
         context = sock.context if isinstance(sock, ssl.SSLSocket) else None
         self._listener = connecting.Listener(
             connecting.address_text(host, port),
@@ -285,9 +287,7 @@ class Connection:
         if self._sock is None or self.in_flight or self.has_input:
             return False
         self._reader.prepare_to_poll(self._sock)
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return not poll.poll(0)
+        return not self._input_poll.poll(0)
 
     @property
     def has_input(self) -> bool:

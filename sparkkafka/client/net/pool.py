@@ -168,7 +168,7 @@ class ConnectionPool:
         connection = self.find_open(broker.node_id)
         if connection is not None:
             has_address = connection.host == broker.host and connection.port == broker.port
-            if connection.in_flight or (has_address and connection.is_quiet):
+            if (has_address and connection.is_quiet) or connection.in_flight:
                 return connection
             connection.close()
         return None

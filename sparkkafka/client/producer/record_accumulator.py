@@ -436,6 +436,7 @@ class RecordAccumulator:
                 self._encode(group)
                 group, group_bytes = [], 0
             group.append(batch)
+            self.pending_bytes -= batch.size_bytes
             group_bytes += batch.size_bytes
             if batch.size_bytes >= _OWN_GROUP_BYTES or group_bytes >= _GROUP_BYTES:
                 self._encode(group)
@@ -446,7 +447,6 @@ class RecordAccumulator:
     def _encode(self, group: list[_OpenBatch]) -> None:
         """Encode these batches together, and pass each to `on_closed`. A few records that came one
         by one are encoded one by one, all others as columns."""
-        self.pending_bytes -= sum(batch.size_bytes for batch in group)
         batch = group[0]
         if len(group) == 1 and batch.size_bytes <= self._max_records_bytes:
             fields = batch.fields_if_few()
