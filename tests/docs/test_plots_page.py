@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from sparkkafka.cli import top
+from sparkkafka.cli import tables
 from sparkkafka.cli.app import main
 from sparkkafka.client import Admin, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -30,7 +30,7 @@ def test_the_page_shows_what_the_command_prints(capsys, monkeypatch, tmp_path):
         fake.create_topic("orders", partitions=2)
         fake.create_topic("payments")
         produce(fake, "orders", {0: 10, 1: 10})
-        monkeypatch.setattr(top, "pause", lambda seconds: produce(fake, "orders", {0: 40}))
+        monkeypatch.setattr(tables, "pause", lambda seconds: produce(fake, "orders", {0: 40}))
         with Admin({"bootstrap.servers": fake.bootstrap_servers}) as admin:
             read = {TopicPartition("orders", 0): 4, TopicPartition("orders", 1): 10}
             admin.alter_consumer_group_offsets("billing", read).all()
