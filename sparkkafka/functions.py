@@ -493,16 +493,16 @@ def _make_pandas_udf(
 
 
 def _make_python_udf(
-    function: Callable[[pa.Array], pa.Array], argument: pa.DataType
+    function: Callable[[pa.Array], pa.Array], argument_type: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """Return a Python UDF of one row that returns binary, for Spark 4.0. (In pandas, times in
-    structs lose their zone.)"""
+    """Return a UDF, for Spark 4.0, that calls `function` with one row of `argument_type` at a time.
+    It returns binary, and null for null. (In pandas, times in structs lose their zone.)"""
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
     from sparkkafka.spark.arrow_types import from_arrow_type
 
-    spark_type = from_arrow_type(argument)
+    spark_type = from_arrow_type(argument_type)
 
     def row(value: Any) -> bytes | None:
         """Return the value of one row as bytes."""
@@ -510,7 +510,7 @@ def _make_python_udf(
             return None
         import pyarrow as pa
 
-        values = pa.array([_for_arrow(value, spark_type)], argument)
+        values = pa.array([_for_arrow(value, spark_type)], argument_type)
         encoded: bytes | None = function(values)[0].as_py()
         return encoded
 

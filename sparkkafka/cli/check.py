@@ -362,14 +362,14 @@ def _acl_finding(about: str, operation: str, refusal: errors.KafkaError | None) 
 
 
 def clock_finding(admin: BoundedAdmin) -> Finding:
-    """Compare this machine's clock with the cluster's: if they are far apart, ages, retention and
-    tokens look wrong."""
+    """Compare this machine's clock with the cluster's. If they are more than 2 s apart, beyond the
+    error of the measurement, ages, retention and tokens look wrong."""
     try:
         within_s, ahead_s, node_id = _clock_difference(admin)
-    except (errors.BrokerError, errors.AuthenticationError) as error:
-        return unknown("clock", error)
-    except errors.KafkaError as error:
+    except errors.UnsupportedVersionError as error:  # ZooKeeper, or before Kafka 3.3
         return unknown("clock", f"this cluster does not report its time ({error})")
+    except errors.KafkaError as error:
+        return unknown("clock", error)
     direction = "ahead of" if ahead_s > 0 else "behind"
     text = (
         f"{abs(ahead_s):.3f} s {direction} that of the active controller, node {node_id} (to "

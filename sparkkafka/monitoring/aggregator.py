@@ -253,9 +253,9 @@ class MetricAggregator:
         with self._lock:
             self._forget_ended()
             return [
-                Sample(metric, dict(zip(metric.labels, values, strict=False)) | partition, value)
+                Sample(metric, dict(zip(metric.labels, labels, strict=True)) | partition, value)
                 for metric in metrics
-                for values, partition, value in self._values(metric)
+                for labels, partition, value in self._values(metric)
             ]
 
     def _values(self, metric: Metric) -> Iterator[tuple[tuple[str, ...], dict[str, str], float]]:

@@ -399,8 +399,8 @@ NO_ROWS = np.empty(0, np.int64)
 
 class Frames(NamedTuple):
     """The frames of some rows. `writer_indexes`: the index of each row's writer in `writers`, -1
-    for a bad frame; None if all rows have the only writer. `bodies`: where each payload begins
-    behind its frame. `reasons`: for each bad frame."""
+    for a bad frame; None if all rows have the only writer. `bodies`: where the content behind each
+    frame begins. `reasons`: for each bad frame."""
 
     writers: list[WriterId]
     writer_indexes: Ints | None
@@ -421,9 +421,11 @@ class Unframer:
         self._with_indexes = with_indexes
 
     def read_frames(self, rows: Ints) -> Frames:
-        """Read the frames before the payloads of these rows."""
+        """Read Confluent's frames (magic byte, schema id, for Protobuf the message's indexes) at
+        the beginning of these rows, at least one."""
         data, starts, lengths = self.data, self.starts[rows], self.ends[rows] - self.starts[rows]
-        # The usual case: all rows have the same id (and the first message).
+        # The usual case: all rows begin with magic byte 0 and the same id (and a 0 for the schema's
+        # first message).
         min_size = _ID_BYTES + self._with_indexes
         if int(lengths.min()) >= min_size:
             ids = windows(data, ">u4")[starts + 1]

@@ -375,7 +375,10 @@ class RangeReader:
             # Brokers other than Kafka's may answer a Fetch with an earlier log_start_offset.
             self._open_ends[tp] = ends._replace(whole_log=False)
             return
-        available = f"available are [{earliest}, {latest})"
+        available = (
+            f"available are [{earliest}, {latest}). Retention deleted them, or the topic was "
+            "recreated"
+        )
         if position < earliest and (ends.end or earliest < self._ends[tp]):
             self._skip_lost(state, earliest, available)
         else:
@@ -387,16 +390,15 @@ class RangeReader:
         self._forget_open_ends(state.tp)
 
     def _skip_lost(self, state: PartitionState, until: int, reason: str) -> None:
-        """Move the position to `until`, count the skipped offsets as lost, and log that. Raises
-        DataLossError instead if `fail_on_data_loss` is set."""
+        """Move the position to `until`, count the skipped offsets as lost, and log that with the
+        `reason`, an end of the sentence. `until` is the position itself if the log ends before it.
+        Raises DataLossError instead if `fail_on_data_loss` is set."""
         tp, position = state.tp, state.position or 0
         count = until - position
         gone = f"offsets {position} to {until - 1} are gone"
         if not count:
             gone = f"no offset from {position} on is there"
-        text = f"{tp}: {gone}; the range is [{position}, {self._end_text(tp)}), {reason}"
-        if reason.startswith("available"):
-            text += ". Retention deleted them, or the topic was recreated"
+        text = f"{tp}: {gone}; the range is [{self._starts[tp]}, {self._end_text(tp)}), {reason}"
         if self._fail_on_data_loss:
             raise errors.DataLossError(
                 f"{text}. Plan the read again, start it at an offset that exists, keep records for "

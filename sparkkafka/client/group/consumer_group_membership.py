@@ -487,16 +487,15 @@ class ShareMemberThread(ConsumerGroupMemberThread):
     def _on_heartbeat_response(
         self, response: Any, topics: frozenset[str], owned: Partitions
     ) -> None:
-        """Keep what the response says, as for a consumer group. If it has no partitions, send one
-        of the early heartbeats 0.3 s later."""
+        """Keep what the response says, as for a consumer group. Until it assigns partitions (see
+        `join`), send the next heartbeat 0.3 s later, at most ten times."""
         super()._on_heartbeat_response(response, topics, owned)
         with self.lock:
             if response.assignment is not None and response.assignment.topic_partitions:
                 self._early_heartbeats_left = 0
             elif self._early_heartbeats_left:
                 self._early_heartbeats_left -= 1
-                early_s = time.monotonic() + 0.3
-                self.next_heartbeat_s = min(self.next_heartbeat_s, early_s)
+                self.next_heartbeat_s = min(self.next_heartbeat_s, time.monotonic() + 0.3)
 
     def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:
         """Return a heartbeat, the topics that it reports, and no partitions."""

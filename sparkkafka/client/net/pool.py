@@ -340,7 +340,7 @@ class ConnectionCache:
             for entry in self._entries:
                 entry.pool.close()
             self._entries.clear()
-            self._set_timer()
+            self._set_timer()  # stops it: nothing is left
 
     def _close_expired(self) -> None:
         """Close the connections that were cached for long enough. Called by the timer."""

@@ -75,6 +75,8 @@ def decide(
     `is_head`: every earlier batch of the partition is acknowledged, or need not be waited for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
     another one. `transactional`: the producer id belongs to a transaction and cannot change.
+
+    A head that is out of order comes here only if the Sender's `_recover_out_of_order` gave it up.
     """
     may_be_appended = code in MAYBE_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):

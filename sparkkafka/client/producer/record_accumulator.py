@@ -316,9 +316,9 @@ class RecordAccumulator:
     gives encoded batches their sequences.)
 
     A batch closes when the next records do not fit into batch.size, when its first record has
-    waited for linger.ms, or when the caller flushes. Closed batches are encoded, many together, and
-    go to `on_closed(partition, encoded, slices, since_s)`, which has the arguments of
-    `Sender.append`: `slices` are those that `append` got, first at `since_s`.
+    waited for linger.ms, or when a caller flushes or waits for memory. Closed batches are encoded,
+    many together, and go to `on_closed(partition, encoded, slices, since_s)`, which has the
+    arguments of `Sender.append`: `slices` are those that `append` got, first at `since_s`.
     """
 
     def __init__(

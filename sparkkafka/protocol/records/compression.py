@@ -114,7 +114,8 @@ def decompress(
     *,
     any_lz4_header_checksum: bool = False,
 ) -> BytesLike:
-    """Return the uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
+    """Return the uncompressed bytes: at most `max_bytes` (max.decompressed.batch.bytes), for codec
+    NONE `data` itself.
 
     `codec` is a Codec, its number or its name; OptionError for an unknown one. Limits and other
     errors are those of `decompressed_pieces`.

@@ -539,7 +539,8 @@ class Branch(NamedTuple):
 
 class UnionDecoder(ValueDecoder):
     """The writer's union as one type that may be null; or, with `has_members`, as a struct with a
-    field for each branch of the reader's union, of which one has a value."""
+    field for each branch of the reader's union, of which one has a value (`types.becomes_struct`
+    says when)."""
 
     def __init__(
         self,

@@ -179,7 +179,9 @@ class ApicurioClient(ForeignClient):
         body: Any = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request about an artifact."""
+        """Return the JSON object that answers a request about an artifact. `path`, `body` and
+        `headers` are those of `RestService.request`. Raises RegistryError, with status 404 and code
+        40401 if there is no such artifact."""
         what = f"artifact {subject!r} of group {self._group!r}"
         try:
             response = self._rest.request(
