@@ -265,8 +265,9 @@ class RecordFutures:
         self.times_ms = times_ms
         self._partitions = np.empty(len(times_ms), np.int32)  # known when a record has an outcome
         self.pending_count = len(times_ms)
-        self._offsets = np.empty(len(times_ms), np.int64)
-        self._offsets.fill(PENDING)  # np.full takes three times as long
+        offsets = np.empty(len(times_ms), np.int64)
+        offsets.fill(PENDING)  # np.full takes three times as long
+        self._offsets = offsets  # other threads may look at them as soon as they are here
         if not self.pending_count:  # Ctrl-C came before the first record
             self.notifier.has_outcomes = True
 

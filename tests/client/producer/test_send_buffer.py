@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparkkafka.client.metrics import SendMetrics
-from sparkkafka.client.producer import record_accumulator
-from sparkkafka.client.producer.futures import OutcomeNotifier
+from sparkkafka.client.producer import futures, record_accumulator
+from sparkkafka.client.producer.futures import OutcomeNotifier, RecordFutures
 from sparkkafka.client.producer.producer_records import AppendedRecords
 from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import TopicPartition
@@ -105,3 +107,21 @@ def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.Mo
             buffer.wait_for_memory(10, lambda: "")
         assert freed_bytes == [20, 40, 50]
         thread.join()
+
+
+def test_a_record_is_pending_while_the_io_thread_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy releases the interpreter's lock while it fills a large array."""
+    records = RecordFutures("t", OutcomeNotifier())
+    seen = []
+
+    class Slow(np.ndarray):
+        def fill(self, value: object) -> None:
+            seen.append(records.is_done(3))
+            super().fill(value)
+
+    def empty(count: int, dtype: type) -> np.ndarray:
+        return np.full(count, 7, dtype).view(Slow)  # what memory may hold
+
+    monkeypatch.setattr(futures, "np", SimpleNamespace(**vars(np) | {"empty": empty}))
+    records.begin(np.zeros(1_000, np.int64))
+    assert (seen, records.is_done(3)) == ([False], False)
