@@ -132,6 +132,8 @@ class PartitionQueue:
         """The broker to which the last batch was sent: all in flight were."""
         self.proven_node_id: int | None = None
         """The leader that took the last batch."""
+        self.proven_bytes = 0
+        """The size of the largest batch that a leader took."""
         self.state = QueueState.SENDING
         self._last_offset = -1  # the last one that was acknowledged
         self._topic_id: bytes | None = None

@@ -579,11 +579,16 @@ class Sender:
 
     def _acks(self, node_id: int, chosen: Iterable[ProducerBatch]) -> int:
         """Return the acks of a request with these batches. With acks=0 it is 1 for the first batch
-        that a leader gets of a partition: a leader that is not ready yet (of a new topic, or just
-        elected) refuses it, and acks=0 would hide that."""
+        that a leader gets of a partition, and for one that is larger than all before: a leader that
+        is not ready yet (of a new topic, or just elected) refuses the first, and max.message.bytes
+        of the topic may be too low for the other. acks=0 would hide that."""
         if self._options.acks:
             return self._options.acks
-        return 0 if all(batch.queue.proven_node_id == node_id for batch in chosen) else 1
+        is_proven = all(
+            batch.queue.proven_node_id == node_id and batch.wire_bytes <= batch.queue.proven_bytes
+            for batch in chosen
+        )
+        return 0 if is_proven else 1
 
     def _produce_version(self, connection: Connection, queues: Iterable[PartitionQueue]) -> int:
         """Return the version of a Produce: one with topic ids if the broker has them and all ids
@@ -758,6 +763,7 @@ class Sender:
             )
             if decision.action is Action.DONE:
                 queue.proven_node_id = queue.node_id
+                queue.proven_bytes = max(queue.proven_bytes, batch.wire_bytes)
                 try:
                     base_offset = -1 if row is None else row.base_offset
                     self._resolve(batch, base_offset, has_ids=has_ids)

@@ -71,6 +71,15 @@ def test_a_leader_that_is_not_ready_loses_nothing_with_acks_0(fake_cluster):
     assert log_values(fake_cluster, "t") == numbers(300)
 
 
+def test_a_batch_above_max_message_bytes_is_split_with_acks_0(fake_cluster):
+    fake_cluster.create_topic("t", configs={"max.message.bytes": "2000"})
+    with Producer(settings(fake_cluster, acks=0, linger_ms=0)) as producer:
+        producer.send("t", b"small", partition=0)
+        producer.flush()
+        producer.send_many("t", [b"%d" % number for number in range(1_000)])
+    assert sorted(log_values(fake_cluster, "t")) == sorted([b"small", *numbers(1_000)])
+
+
 def test_a_flush_with_acks_0_while_another_partition_is_new(fake_cluster, caplog):
     fake_cluster.create_topic("t", partitions=2)
     with Producer(settings(fake_cluster, acks=0, linger_ms=0)) as producer:
