@@ -103,16 +103,18 @@ class Partitioner:
         options: ProducerOptions,
         partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
         newest_count: Callable[[str], int | None] = lambda name: None,
+        sticky_bytes: int | None = None,
     ) -> Partitioner:
         """Return a partitioner for the settings of a producer. The functions are needed only by
-        `partition_rows`."""
-        # The sticky partition changes after 1 MiB, since rows that are encoded together cost less.
-        # If batch.size is small it changes after 8 batches, so that little data is spread as well,
-        # but not before Java's default batch: a run of rows for each tiny batch costs far more.
-        usual_bytes = min(2**20, 8 * options.batch_size)
+        `partition_rows`. `sticky_bytes`: by default those for the rows of a task."""
+        if sticky_bytes is None:
+            # 1 MiB, since rows that are encoded together cost less. If batch.size is small it is 8
+            # batches, so that little data is spread as well.
+            sticky_bytes = max(options.batch_size, min(2**20, 8 * options.batch_size))
+        # Java's default batch is the least: a run of rows for each tiny batch costs far more.
         return cls(
             partition_counts,
-            sticky_bytes=max(2**14, options.batch_size, usual_bytes),
+            sticky_bytes=max(2**14, sticky_bytes),
             pick=random.randrange,
             partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
             newest_count=newest_count,
@@ -245,9 +247,7 @@ class Partitioner:
                     turn += 1
                 else:
                     partition = (first + used_bytes // sticky_bytes) % count
-                    # Eight times its size: a service may send little for long, which should not all
-                    # be in one partition.
-                    used_bytes += 8 * (len(value or b"") + STICKY_RECORD_BYTES)
+                    used_bytes += len(value or b"") + STICKY_RECORD_BYTES
             partitions.append(partition)
         self._round_robin_counts[topic] = turn
         self._sticky_used_bytes[topic] = used_bytes
@@ -371,7 +371,11 @@ class RecordPartitioner:
         self._cluster = cluster
         self._callable = settings.partitioner
         self._batch_size = settings.producer.batch_size
-        self._partitioner = Partitioner.of(settings.producer)
+        # A quarter of a batch: a service may send little for long, which should not all be in one
+        # partition.
+        self._partitioner = Partitioner.of(
+            settings.producer, sticky_bytes=settings.producer.batch_size // 4
+        )
 
     def partition(self, records: TopicRecords) -> Iterator[AppendedRun]:
         """Choose partitions, and yield the records in runs of one partition. Records for a missing
