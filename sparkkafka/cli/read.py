@@ -347,7 +347,7 @@ def _check_pipe() -> None:
     with suppress(UnsupportedOperation):  # stdout has no file descriptor
         poll = select.poll()
         poll.register(sys.stdout, 0)  # no event but errors
-        if poll.poll(0):
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
             raise BrokenPipeError
 
 

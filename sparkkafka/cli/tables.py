@@ -257,6 +257,8 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
         if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
             return None
         read = os.read(descriptor, 64).decode("utf-8", "replace")
+        if not read:  # the terminal is gone
+            raise KeyboardInterrupt
         # An arrow key is ESC and other characters. No such key has a meaning here.
         return "" if len(read) > 1 and read[0] == "\x1b" else read
 

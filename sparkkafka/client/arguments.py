@@ -231,12 +231,10 @@ def offsets_to_commit(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets to commit by partition, also for whole numbers. Raises OptionError."""
     by_partition = checked_by_partition(offsets, what, "100")
-    return {tp: _offset_to_commit(tp, value, what) for tp, value in by_partition.items()}
+    return {tp: _offset_to_commit(tp, value) for tp, value in by_partition.items()}
 
 
-def _offset_to_commit(
-    tp: TopicPartition, value: int | OffsetAndMetadata, what: str
-) -> OffsetAndMetadata:
+def _offset_to_commit(tp: TopicPartition, value: int | OffsetAndMetadata) -> OffsetAndMetadata:
     """Return an offset to commit, also for a whole number (int or float).
 
     Raises OptionError, also for a negative offset: only `seek` accepts -1 and -2.
@@ -246,17 +244,15 @@ def _offset_to_commit(
     offset = offset_number(whole_float_as_int(to_commit.offset))
     if offset is None:
         raise OptionError(
-            f"{what}: cannot commit offset {to_commit.offset!r} of {tp}; give a whole number, at "
-            "least 0"
+            f"cannot commit offset {to_commit.offset!r} of {tp}; give a whole number, at least 0"
         )
     if to_commit.metadata is not None and not isinstance(to_commit.metadata, str):
         raise OptionError(
-            f"{what}: the metadata beside offset {offset} of {tp} is text, got "
-            f"{to_commit.metadata!r}"
+            f"the metadata beside offset {offset} of {tp} is text, got {to_commit.metadata!r}"
         )
     epoch = to_commit.leader_epoch
     if epoch is not None:
-        name = f"{what}: the leader_epoch beside offset {offset} of {tp}"
+        name = f"the leader_epoch beside offset {offset} of {tp}"
         epoch = checked_int(epoch, name, -1, INT32_MAX)
     return OffsetAndMetadata(offset, to_commit.metadata or "", epoch)
 

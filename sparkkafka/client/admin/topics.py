@@ -489,8 +489,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         self._items = items
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`. A partition whose new replicas are None keeps those that it
-        has."""
+        """See `ApiHandler.build`. None in place of replicas cancels a partition's
+        reassignment."""
         topics = request_topics(
             messages.ReassignableTopic,
             items,

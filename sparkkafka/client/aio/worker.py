@@ -73,7 +73,7 @@ class Turn:
         self._is_over = False
 
     async def yield_if_over(self) -> None:
-        """Yield to other tasks if the time is over, or was for a task before this one."""
+        """Yield to other tasks if the time is over, or if another task has used it up."""
         if not self._is_over:
             if time.monotonic() - self._began_s < YIELD_AFTER_S:
                 return

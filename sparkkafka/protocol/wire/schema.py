@@ -238,7 +238,7 @@ def _declare(
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[_T]) -> type[_T]:
     """Declare a struct inside a message (class decorator). Raises TypeError for a field without
-    wire type."""
+    wire type or annotation."""
     # A dataclass takes ten times as long to make, and each process makes hundreds of structs.
     namespace = {
         name: value
@@ -246,9 +246,9 @@ def struct(cls: type[_T]) -> type[_T]:
         if name not in ("__dict__", "__weakref__") and not isinstance(value, Field)
     }
     names = list(vars(cls).get("__annotations__", ()))
-    for name in names:
-        if not isinstance(vars(cls).get(name), Field):
-            raise TypeError(f"{cls.__name__}.{name} has no wire type")
+    for name in {*names, *(name for name, value in vars(cls).items() if isinstance(value, Field))}:
+        if name not in names or not isinstance(vars(cls).get(name), Field):
+            raise TypeError(f"{cls.__name__}.{name} has no wire type, or no annotation")
     namespace |= {"__slots__": names, "__init__": _init, "__repr__": _repr, "__eq__": _eq}
     namespace["__hash__"] = None  # mutable
     message_class: Any = type(cls.__name__, cls.__bases__, namespace)

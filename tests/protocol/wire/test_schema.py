@@ -186,6 +186,12 @@ def test_a_field_without_wire_type_is_refused() -> None:
         class Broken:
             number: int = 1
 
+    with pytest.raises(TypeError, match=r"Unannotated\.number has no wire type, or no annotation"):
+
+        @struct
+        class Unannotated:
+            number = int32()
+
 
 def test_secrets_are_not_shown() -> None:
     message = SaslAuthenticateRequest(auth_bytes=b"\0user\0password")
