@@ -174,6 +174,7 @@ def test_bytes_that_tls_has_read_already_count_as_input(tmp_path: Path, fake_clu
         assert not connection.has_input
         for _ in range(2):
             connection.send(ApiVersionsRequest(), Deadline(5_000))
+        sock.settimeout(5)
         sock.recv_into(bytearray(4))
         assert connection.has_input  # the rest of the first response
 
