@@ -88,7 +88,8 @@ JAVA_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "producer": {"transaction_timeout_ms": 60_000},
 }
 """Java's defaults by group and attribute, where they differ from those of the dataclasses, which
-are for Spark's reads and writes in bulk."""
+are for Spark's reads and writes in bulk. (batch.size has one default for all, see
+`ProducerOptions`.)"""
 
 _OTHER_CLIENT = "it is for another kind of client"
 

@@ -40,6 +40,7 @@ def test_defaults_are_those_of_javas_clients() -> None:
     assert options.fetch.max_partition_fetch_bytes == 2**20
     sending = producer().producer
     assert (sending.buffer_memory, sending.linger_ms, sending.acks) == (2**25, 5, -1)
+    assert sending.batch_size == 512 * 2**10  # not Java's 16 KiB: docs/client.md
     assert sending.enable_idempotence
     assert producer().client.default_api_timeout_ms == 60_000
 
