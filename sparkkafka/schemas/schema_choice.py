@@ -140,7 +140,7 @@ def encode_plan(
         else:
             registered = registry.latest(subject, column.format)
         _check_rules(formats, column, subject, registered.schema)
-        return _make_plan(column, source, registered)
+        return _make_plan(column, source, registered.schema, registered)
     elif source is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
     else:
@@ -148,19 +148,9 @@ def encode_plan(
             schema = format_module(column.format).schema_of(source, _record_name(topic, name))
         except SchemaError as error:
             raise SchemaError(f"column {name}: {error}") from error
-    message = _message_indexes(column, schema)
-    _check_type(column, schema, source, message)
-    if column.framing == kinds.SINGLE_OBJECT:
-        writer = WriterId(fingerprint(schema))
-        return EncodePlan(name, column.format, kinds.SINGLE_OBJECT, schema, writer)
-    if column.framing == kinds.NO_FRAMING or registry is None:
-        return EncodePlan(
-            name,
-            column.format,
-            kinds.NO_FRAMING,
-            compile_for_tasks(schema) or schema,
-            WriterId(message=message),
-        )
+    plan = _make_plan(column, source, schema, None)  # checks the schema
+    if registry is None or column.framing in (kinds.SINGLE_OBJECT, kinds.NO_FRAMING):
+        return plan
     subject = _subject_of_write(column, topic, schema)
     _check_latest_rules(registry, formats, column, subject)  # before anything is registered
     try:
@@ -176,41 +166,36 @@ def encode_plan(
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
     _check_rules(formats, column, subject, registered.schema)
-    return _make_plan(column, source, registered, schema)
+    return _make_plan(column, source, schema, registered)
 
 
 def _make_plan(
     column: ColumnFormat,
     source: pa.DataType | None,
-    registered: RegisteredSchema,
-    schema: Schema | None = None,
+    schema: Schema,
+    registered: RegisteredSchema | None,
 ) -> EncodePlan:
-    """Plan a write with a registered schema. `schema`: the text of the options or of the type, if
-    it does not come from the registry; message indexes are those in this text."""
-    schema = schema or registered.schema
+    """Plan a write with a schema, in whose text the message is looked up. `registered`: its ids;
+    None if it is not registered, so that payloads have no frame. Raises the errors of
+    `encode_plan`."""
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
-    if column.framing == kinds.SINGLE_OBJECT:
+    framing, writer = column.framing, WriterId(message=message)
+    if framing == kinds.SINGLE_OBJECT:
         writer = WriterId(fingerprint(schema))
-        return EncodePlan(column.column, column.format, kinds.SINGLE_OBJECT, schema, writer)
-    if column.framing == kinds.NO_FRAMING:
-        return EncodePlan(
-            column.column, column.format, kinds.NO_FRAMING, schema, WriterId(message=message)
-        )
-    if column.framing in (kinds.CONFLUENT, kinds.HEADERS):
+    elif framing == kinds.NO_FRAMING or registered is None:
+        framing = kinds.NO_FRAMING
+    elif framing in (kinds.CONFLUENT, kinds.HEADERS):
         # A frame before the payload has the id, which all readers know. A header has the GUID, if
         # the registry has GUIDs, as with Confluent's serializers.
-        guid = registered.guid if column.framing == kinds.HEADERS else None
-        number = None if guid else registered.id
+        guid = registered.guid if framing == kinds.HEADERS else None
+        writer = WriterId(None if guid else registered.id, guid, message)
     else:
-        guid = registered.guid
-        number = (
-            registered.content_id if column.framing == kinds.APICURIO_CONTENT else registered.id
-        )
-    writer = WriterId(number, guid, message)
-    return EncodePlan(
-        column.column, column.format, column.framing, compile_for_tasks(schema) or schema, writer
-    )
+        is_content = framing == kinds.APICURIO_CONTENT
+        number = registered.content_id if is_content else registered.id
+        writer = WriterId(number, registered.guid, message)
+    compiled = compile_for_tasks(schema) or schema
+    return EncodePlan(column.column, column.format, framing, compiled, writer)
 
 
 def _check_latest_rules(
