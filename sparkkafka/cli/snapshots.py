@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -434,17 +434,12 @@ def _broker_rows(
     silent: set[int],
 ) -> list[BrokerRow]:
     """Describe the live brokers, and those that have replicas and are not there."""
-    led: dict[int, int] = {}
-    for leader in leaders.values():
-        if leader is not None:
-            led[leader] = led.get(leader, 0) + 1
-    replicas: dict[int, int] = {}
-    lagging: dict[int, int] = {}
+    led = Counter(leaders.values())
+    replicas: Counter[int] = Counter()
+    lagging: Counter[int] = Counter()
     for row in rows.values():
-        for node_id in row.replica_nodes:
-            replicas[node_id] = replicas.get(node_id, 0) + 1
-            if node_id not in row.isr_nodes:
-                lagging[node_id] = lagging.get(node_id, 0) + 1
+        replicas.update(row.replica_nodes)
+        lagging.update(set(row.replica_nodes) - set(row.isr_nodes))
     live = {broker.node_id: broker for broker in metadata.brokers}
     found = []
     for node_id in sorted({*live, *replicas}):
@@ -458,9 +453,9 @@ def _broker_rows(
                 rack=None if broker is None else broker.rack,
                 state=state,
                 controller=node_id == metadata.controller_id,
-                leaders=led.get(node_id, 0),
-                replicas=replicas.get(node_id, 0),
-                out_of_sync=lagging.get(node_id, 0),
+                leaders=led[node_id],
+                replicas=replicas[node_id],
+                out_of_sync=lagging[node_id],
                 size_bytes=sum_of(row.size_bytes for row in directories),
                 free_bytes=sum_of(row.usable_bytes for row in directories),
             )
