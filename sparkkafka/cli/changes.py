@@ -20,6 +20,7 @@ import typer
 from sparkkafka.cli.tables import printable
 from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN, JSON
 from sparkkafka.errors import BadRecordError, SchemaError
+from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.envelopes.debezium import KIND_OF_OP, ROW, TOMBSTONE, TRUNCATE, kind_of
 from sparkkafka.schemas.envelopes.semantic_types import is_unavailable
 from sparkkafka.schemas.values import Schema
@@ -251,21 +252,17 @@ def python_values(column: pa.Array) -> list[Any]:
         try:
             value = column[row].as_py(maps_as_pydicts="lossy")
         except (OverflowError, ValueError):
-            plain = column.slice(row, 1).cast(_without_times(column.type))
+            plain = column.slice(row, 1).cast(as_nullable(column.type, _without_time))
             value = plain[0].as_py(maps_as_pydicts="lossy")
         values.append(value)
     return values
 
 
-def _without_times(type: pa.DataType) -> pa.DataType:
-    """Return the type with numbers for dates and times."""
-    if pa.types.is_struct(type):
-        return pa.struct([child.with_type(_without_times(child.type)) for child in type])
-    if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(_without_times(type.value_type)))
-    if pa.types.is_date32(type):
+def _without_time(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of the number that a date or time is; any other type stays."""
+    if pa.types.is_date32(arrow_type):
         return pa.int32()
-    return pa.int64() if pa.types.is_timestamp(type) else type
+    return pa.int64() if pa.types.is_timestamp(arrow_type) else arrow_type
 
 
 def value_text(value: Any) -> str:

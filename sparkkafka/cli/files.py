@@ -67,7 +67,6 @@ class FileSink:
         self.path = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
         self._file_kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
-        types = {name: _nullable(data_type) for name, data_type in types.items()}
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
         if self._file_kind == CSV:
             self._schema = _csv_schema(self._schema)
@@ -159,24 +158,6 @@ def _open_writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
 
     # Quoted, so that an empty text is not null.
     return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="all_valid"))
-
-
-def _nullable(data_type: pa.DataType) -> pa.DataType:
-    """Return the type with all nested fields nullable, as Spark writes files: in a row whose struct
-    is null, the struct's fields are null too."""
-    if pa.types.is_struct(data_type):
-        return pa.struct(
-            [field.with_type(_nullable(field.type)).with_nullable(True) for field in data_type]
-        )
-    if pa.types.is_list(data_type):
-        field = data_type.value_field
-        return pa.list_(field.with_type(_nullable(field.type)).with_nullable(True))
-    if pa.types.is_map(data_type):
-        field = data_type.item_field
-        return pa.map_(
-            data_type.key_field, field.with_type(_nullable(field.type)).with_nullable(True)
-        )
-    return data_type
 
 
 def _to_typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.errors import BadRecordError, OptionError, RegistryError
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnEncoder,
@@ -83,8 +84,8 @@ class Decoding(ExitStack):
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """The types of the decoded columns."""
-        return {name: column.type for name, column in self._columns.items()}
+        """The types of the decoded columns, with all their fields nullable."""
+        return {name: as_nullable(column.type) for name, column in self._columns.items()}
 
     def decode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Decode the batch, in several slices if that takes too much memory. Raises BadRecordError

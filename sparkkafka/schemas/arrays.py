@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -145,45 +146,49 @@ def is_utf8(texts: pa.Array) -> Flags:
     return flags
 
 
-def as_type(array: pa.Array, target: pa.DataType) -> pa.Array:
+def as_type(
+    array: pa.Array,
+    target: pa.DataType,
+    leaf: Callable[[pa.Array, pa.DataType], pa.Array] = lambda array, target: array.cast(target),
+) -> pa.Array:
     """Return the array as the type `target`. Other names of list items and other nullability need
-    no copy."""
-    if array.type.equals(target, check_metadata=True):
-        return array
+    no copy. `leaf` converts values that are not nested, if their type differs."""
     source = array.type
-    if (
-        pa.types.is_struct(target)
-        and pa.types.is_struct(source)
-        and source.num_fields == target.num_fields
-    ):
-        children = [
-            as_type(array.field(i).slice(0, len(array)), target.field(i).type)
-            for i in range(target.num_fields)
-        ]
-        if not array.offset:
-            return pa.Array.from_buffers(
-                target, len(array), [array.buffers()[0]], array.null_count, children=children
-            )
-    if not array.offset:
-        if pa.types.is_map(target) and pa.types.is_map(source):
-            own_entries = pa.StructArray.from_arrays(
-                [array.keys, array.items], names=["key", "value"]
-            )
-            entry = pa.struct(
-                [target.key_field.with_name("key"), target.item_field.with_name("value")]
-            )
-            entries = as_type(own_entries, entry)
-            return pa.Array.from_buffers(
-                target, len(array), array.buffers()[:2], array.null_count, children=[entries]
-            )
-        if pa.types.is_list(target) and pa.types.is_list(source):
-            items = as_type(array.values, target.value_type)
-            return pa.Array.from_buffers(
-                target, len(array), array.buffers()[:2], array.null_count, children=[items]
-            )
+    if source.equals(target, check_metadata=True):
+        return array
     if pa.types.is_null(source):
         return pa.nulls(len(array), target)
-    return array.cast(target)
+    if not pa.types.is_nested(source):
+        return leaf(array, target)
+    if array.offset:
+        array = pa.concat_arrays([array])
+    buffers = array.buffers()[:2]
+    if pa.types.is_struct(source):
+        buffers = buffers[:1]
+        children = [as_type(array.field(i), part.type, leaf) for i, part in enumerate(target)]
+    elif pa.types.is_map(source):
+        parts = [target.key_field.with_name("key"), target.item_field.with_name("value")]
+        entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+        children = [as_type(entries, pa.struct(parts), leaf)]
+    else:
+        children = [as_type(array.values, target.value_type, leaf)]
+    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, children=children)
+
+
+def as_nullable(
+    arrow_type: pa.DataType,
+    leaf: Callable[[pa.DataType], pa.DataType] = lambda arrow_type: arrow_type,
+) -> pa.DataType:
+    """Return the type with all its fields nullable, as Spark writes files: in a row whose struct is
+    null, the struct's fields are null too. `leaf` replaces types that are not nested."""
+    if pa.types.is_map(arrow_type):
+        key = pa.field("key", as_nullable(arrow_type.key_type, leaf), nullable=False)
+        return pa.map_(key, pa.field("value", as_nullable(arrow_type.item_type, leaf)))
+    if pa.types.is_list(arrow_type):
+        return pa.list_(pa.field("element", as_nullable(arrow_type.value_type, leaf)))
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([(field.name, as_nullable(field.type, leaf)) for field in arrow_type])
+    return leaf(arrow_type)
 
 
 def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:

@@ -130,20 +130,6 @@ def from_arrow_type(arrow_type: pa.DataType) -> spark.DataType:
     return _FROM_ARROW[arrow_type]
 
 
-def as_nullable(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type with all its fields nullable, to compare types without their nullability."""
-    if pa.types.is_map(arrow_type):
-        return pa.map_(
-            pa.field("key", as_nullable(arrow_type.key_type), nullable=False),
-            pa.field("value", as_nullable(arrow_type.item_type)),
-        )
-    if pa.types.is_list(arrow_type):
-        return pa.list_(pa.field("element", as_nullable(arrow_type.value_type)))
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in arrow_type])
-    return arrow_type
-
-
 def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) -> str | None:
     """Return the path of the first field that is NOT NULL in `declared` and nullable in `actual`;
     None if there is none. `path` is the path of the two types. Other differences of the types are

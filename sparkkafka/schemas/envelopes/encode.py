@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import flags_of, scalar, struct_of
+from sparkkafka.schemas.arrays import as_type, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL
 from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE
 from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER
@@ -165,35 +165,16 @@ def _encoded_decimal(decimal: pa.DataType) -> EncodedType:
 
 def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
     """Return values as the type that `encoded_type` names."""
-    arrow_type = values.type
-    if arrow_type == wire:
-        return values
-    if pa.types.is_struct(arrow_type):
-        children = [
-            wire_values(child, field.type)
-            for child, field in zip(values.flatten(), wire, strict=True)
-        ]
-        return struct_of(wire, len(values), is_valid(values), children)
-    if pa.types.is_list(arrow_type):
-        offsets, bitmap = values.buffers()[1], values.buffers()[0]
-        items = wire_values(values.values, wire.value_type)
-        return pa.Array.from_buffers(
-            wire, len(values), [bitmap, offsets], offset=values.offset, children=[items]
-        )
-    if pa.types.is_map(arrow_type):
-        items = wire_values(values.items, wire.item_type)
-        entry = pa.struct([wire.key_field, wire.item_field])
-        pairs = struct_of(entry, len(items), None, [values.keys, items])
-        return pa.Array.from_buffers(
-            wire, len(values), values.buffers()[:2], offset=values.offset, children=[pairs]
-        )
-    if _is_instant(arrow_type):
+    return as_type(values, wire, _wire_leaf)
+
+
+def _wire_leaf(values: pa.Array, wire: pa.DataType) -> pa.Array:
+    """Return values that are not nested as they are encoded."""
+    if _is_instant(values.type):
         text = values.view(pa.timestamp("us")).cast(pa.string())
         text = pc.replace_substring(text, " ", "T")
         return pc.binary_join_element_wise(text, scalar("Z"), scalar(""))
-    if pa.types.is_integer(arrow_type):
-        return values.cast(wire)
-    return values.view(wire)
+    return values.cast(wire) if pa.types.is_integer(values.type) else values.view(wire)
 
 
 # --- envelopes ----------------------------------------------------------------------------------

@@ -233,35 +233,19 @@ def convert(
             else:
                 children.append(pa.nulls(len(values), child.type))
         return struct_of(target, len(values), is_valid(values), children)
-    if pa.types.is_list(target) and node.is_list:
+    is_map = pa.types.is_map(target) and node.is_map
+    if is_map or (pa.types.is_list(target) and node.is_list):
         counts = item_counts(values)
+        own_keys, own_items = map_items(values) if is_map else (None, values.flatten())
         rows = np.repeat(context.rows, counts)
-        items = convert(
-            values.flatten(),
-            node.item,
-            target.value_type,
-            FieldContext(context.bad_rows, rows, context.path),
-        )
+        item_context = FieldContext(context.bad_rows, rows, context.path)
+        item_type = target.item_type if is_map else target.value_type
+        items = convert(own_items, node.item, item_type, item_context)
+        if is_map:
+            entry = pa.struct([target.key_field, target.item_field])
+            items = struct_of(entry, len(items), None, [own_keys, items])
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(target, len(values), buffers, children=[items])
-    if pa.types.is_map(target) and node.is_map:
-        counts = item_counts(values)
-        rows = np.repeat(context.rows, counts)
-        own_keys, own_items = map_items(values)
-        items = convert(
-            own_items,
-            node.item,
-            target.item_type,
-            FieldContext(context.bad_rows, rows, context.path),
-        )
-        pairs = struct_of(
-            pa.struct([target.key_field, target.item_field]),
-            len(items),
-            None,
-            [as_type(own_keys, target.key_type), items],
-        )
-        buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
-        return pa.Array.from_buffers(target, len(values), buffers, children=[pairs])
     return _cast(values, target, context)
 
 

@@ -33,6 +33,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
     some,
 )
+from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.debezium import CHANGE
@@ -48,12 +49,7 @@ from sparkkafka.schemas.registry.client import (
 )
 from sparkkafka.schemas.schema_choice import ChosenSchema, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
-from sparkkafka.spark.arrow_types import (
-    as_nullable,
-    first_stricter_field,
-    from_arrow_type,
-    to_arrow_type,
-)
+from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow_type, to_arrow_type
 from sparkkafka.spark.read.change_columns import changes_schema, split_columns
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition, compile_pattern
 from sparkkafka.spark.schema import (

@@ -17,11 +17,12 @@ from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import DEPTH_OPTION
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError, RegistryError, SchemaError
+from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.framings import IN_HEADERS
 from sparkkafka.schemas.registry.client import RegistryClient, open_registry
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan
-from sparkkafka.spark.arrow_types import as_nullable, from_arrow_type, to_arrow_type
+from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import schema_of_formats, spark_schema
 
 
