@@ -8,7 +8,6 @@ Each row has the number of its line, from 1, for errors.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,20 +16,19 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
-from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.kinds import INT32_MAX, JSON
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather
 from sparkkafka.protocol.records import arrow
+from sparkkafka.schemas.json.syntax import Number, scale_number, to_json
+from sparkkafka.schemas.values import Decoder, Schema
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MAX_LINE_BYTES: Final = 256 << 20
 """A longer line means that the file has no lines."""
-
-_TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
 
 
 class NumberedRows(NamedTuple):
@@ -165,17 +163,13 @@ def _empty_to_null(column: pa.Array) -> pa.Array:
 
 # --- JSON lines ----------------------------------------------------------------------------------
 
-# Arrow's reader accepts these, though they are not JSON: null after an object, at which it crashes,
-# and NaN and Inf.
-_NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r]*n")
-_NAN: Final = re.compile(rb"[:\[,\-][ \t\r]*(?:NaN|Inf)")
-
 _MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
 """The largest timestamp whose microseconds fit into 64 bits."""
 
 _JSON_FIELDS: Final = {
     "key": pa.string(),
     "payload": pa.string(),
+    "value": pa.string(),  # another name of the payload
     "partition": pa.int32(),
     "ts": pa.int64(),
     "headers": pa.list_(pa.string()),
@@ -197,152 +191,97 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
     partitions that they name. Raises BadRowError for a line that is not a record, after the lines
     before it.
     """
+    from sparkkafka.schemas.json.format import decoder  # other inputs do not need it
+
+    fields = pa.struct(list(_JSON_FIELDS.items()))
+    record_decoder = decoder(Schema(JSON, ""), None, fields, rest=True)
     first_number = 1
     for text in whole_lines(chunks, b"\n"):
-        starts = _line_starts(text)
-        numbers = _line_numbers(text, starts, first_number)
-        batch, error = None, None
-        if _is_safe_for_arrow(text, starts):
-            batch = _parse_by_columns(text, len(starts))
-        if batch is None:
-            batch, error = _parse_by_rows(text, numbers)
+        rows, error = _parse_together(record_decoder, text, first_number), None
+        if rows is None:
+            rows, error = _parse_one_by_one(text, first_number)
         first_number += text.count(b"\n")
         if not keeps_partitions:
-            batch = batch.drop_columns(["partition"])
-        if batch.num_rows:
-            yield NumberedRows(batch, numbers)
+            rows = rows._replace(batch=rows.batch.drop_columns(["partition"]))
+        if rows.numbers:
+            yield rows
         if error is not None:
             raise error
 
 
-def _line_starts(text: bytes) -> NDArray[np.int64]:
-    """Return the indexes at which lines begin."""
-    after = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-    return np.append(0, after[:-1] if text.endswith(b"\n") else after)
-
-
-def _line_numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequence[int]:
-    """Return the numbers of the lines that are not blank; `first` is the number of the first
-    line."""
-    # A quick test, which is true for most texts.
-    if (np.frombuffer(text, np.uint8)[starts] > ord(" ")).all():
-        return range(first, first + len(starts))
-    return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
-
-
-def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
-    """Parse a text of `count` lines with Arrow's reader. Return None if they must be parsed one by
-    one: a value is not a string, or a line is not a record."""
-    import pyarrow.json as arrow_json
-
-    if b'"value"' in text:  # it may stand for the payload
+def _parse_together(decoder: Decoder, text: bytes, first_number: int) -> NumberedRows | None:
+    """Parse lines together; `first_number` is the number of the first. Return None if they must be
+    parsed one by one: there are headers, or a line that has no payload, or null, or is no
+    record."""
+    decoded = decoder.decode(_split_lines(text, b"\n"))
+    columns = dict(zip(_JSON_FIELDS, decoded.values.flatten(), strict=True))
+    values, headers = pc.coalesce(columns["payload"], columns["value"]), columns["headers"]
+    if values.null_count or pc.count(decoded.rest).as_py() or pc.count(headers).as_py():
         return None
-    try:
-        table = arrow_json.read_json(
-            pa.BufferReader(text),
-            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=arrow_json.ParseOptions(
-                explicit_schema=pa.schema(list(_JSON_FIELDS.items())),
-                unexpected_field_behavior="error",
-            ),
-        )
-    except pa.ArrowInvalid:
+    partitions, times_ms = (arrow.or_zero(columns[name]) for name in ("partition", "ts"))
+    if (partitions < 0).any() or (times_ms < 0).any() or (times_ms > _MAX_TIME_MS).any():
         return None
-    if table.num_rows != count:  # the reader accepts several records in a line
-        return None
-    columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
-    headers, times = columns["headers"], columns["ts"]
-    # Rows with headers are parsed one by one, and a null payload, since it may be a missing one.
-    if headers.null_count != len(headers) or columns["payload"].null_count:
-        return None
-    if any((arrow.or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
-        return None
-    if (arrow.or_zero(times) > _MAX_TIME_MS).any():
-        return None
-    micros = arrow.from_numpy(np.array(arrow.to_numpy(times)) * 1000)
-    bitmap = arrow.from_numpy(arrow.is_valid(times)).buffers()[1]
-    timestamps = pa.Array.from_buffers(_TIMESTAMP, len(times), [bitmap, micros.buffers()[1]])
-    return pa.RecordBatch.from_arrays(
-        [
-            columns["key"].cast(pa.binary()),
-            columns["payload"].cast(pa.binary()),
-            pa.nulls(len(headers), HEADERS_TYPE),
-            columns["partition"],
-            timestamps,
-        ],
-        names=["key", "value", "headers", "partition", "timestamp"],
-    )
+    keys, values = columns["key"].cast(pa.binary()), values.cast(pa.binary())
+    headers = pa.nulls(len(values), HEADERS_TYPE)
+    batch = _json_batch(keys, values, headers, columns["partition"], columns["ts"])
+    return NumberedRows(batch, range(first_number, first_number + len(values)))
 
 
-def _is_safe_for_arrow(text: bytes, starts: NDArray[np.int64]) -> bool:
-    """Return whether Arrow's reader can parse these lines, which begin at `starts`. It accepts text
-    that is no JSON, and crashes on some: each line must begin with { and end with }, and hold
-    nothing that only the reader accepts."""
-    data = np.frombuffer(text, np.uint8)
-    ends = np.append(starts[1:] - 1, len(text) - text.endswith(b"\n"))
-    last = data[ends - 1]
-    if (last == ord("\r")).any():
-        last = np.where(last == ord("\r"), data[ends - 2], last)
-    if (data[starts] != ord("{")).any() or (last != ord("}")).any() or b"\0" in text:
-        return False
-    # Searching for one letter is several times faster than for three.
-    may_have_nan = (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text)
-    if may_have_nan and _NAN.search(text):
-        return False
-    # Each line ends with a }: null can only follow another one.
-    has_inner = text.count(b"}") > len(ends)
-    return not (has_inner and _NULL_AFTER_OBJECT.search(text))
+def _json_batch(*columns: pa.Array) -> pa.RecordBatch:
+    """Return the columns as a batch; the last has times in milliseconds."""
+    times = columns[-1].view(pa.timestamp("ms", "UTC")).cast(RECORD_SCHEMA.field("timestamp").type)
+    names = ["key", "value", "headers", "partition", "timestamp"]
+    return pa.RecordBatch.from_arrays([*columns[:-1], times], names=names)
 
 
-def _parse_by_rows(
-    text: bytes, numbers: Sequence[int]
-) -> tuple[pa.RecordBatch, BadRowError | None]:
+def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, BadRowError | None]:
     """Return the records before the first bad line, and the error of that line (None: all lines are
-    records). `numbers` are those of the lines that are not blank."""
-    bad_row_error = None
+    records, or blank). `first_number` is the number of the first line."""
+    error = None
+    numbers: list[int] = []
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     partitions: list[int | None] = []
-    times_us: list[int | None] = []
-    lines = [line for line in text.split(b"\n") if line.strip()]
-    decode = json.JSONDecoder(parse_constant=refuse_constant).decode  # loads makes one each time
-    for number, line in zip(numbers, lines, strict=True):
+    times_ms: list[int | None] = []
+    # Other than syntax.parse, this keeps bytes that are not UTF-8.
+    decode = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant).decode
+    for number, line in enumerate(text.split(b"\n"), first_number):
+        if not line.strip():
+            continue
         try:
             row = decode(line.decode("utf-8", "surrogateescape"))
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
-            if unknown := row.keys() - _JSON_FIELDS.keys() - {"value"}:
+            if unknown := row.keys() - _JSON_FIELDS.keys():
                 raise ValueError(f"{min(unknown)!r} is none of {', '.join(_JSON_FIELDS)}")
             pairs = _parse_headers(row.get("headers"))
-            key = _to_bytes(row.get("key"))
-            value = _to_bytes(row["payload"] if "payload" in row else row["value"])
+            key, payload = _to_bytes(row.get("key")), _to_bytes(row.get("payload"))
+            value = _to_bytes(row.get("value")) if payload is None else payload
             partition = _parse_integer(row.get("partition"), "partition", INT32_MAX)
             time_ms = _parse_integer(row.get("ts"), "ts", _MAX_TIME_MS)
-        except (ValueError, RecursionError) as error:
-            bad_row_error = BadRowError(number, f"it is not a record in JSON: {error}")
+        except (ValueError, RecursionError) as reason:
+            error = BadRowError(number, f"it is not a record in JSON: {reason}")
             break
         if pairs:
             headers[len(values)] = pairs
+        numbers.append(number)
         keys.append(key)
         values.append(value)
         partitions.append(partition)
-        times_us.append(None if time_ms is None else time_ms * 1000)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            arrow.binary_array(keys),
-            arrow.binary_array(values),
-            arrow.headers_array(headers, len(values)),
-            pa.array(partitions, pa.int32()),
-            pa.array(times_us, _TIMESTAMP),
-        ],
-        names=["key", "value", "headers", "partition", "timestamp"],
+        times_ms.append(time_ms)
+    batch = _json_batch(
+        arrow.binary_array(keys),
+        arrow.binary_array(values),
+        arrow.headers_array(headers, len(values)),
+        pa.array(partitions, pa.int32()),
+        pa.array(times_ms, pa.int64()),
     )
-    return batch, bad_row_error
+    return NumberedRows(batch, numbers), error
 
 
-def refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which `json.loads` accepts. Raises ValueError."""
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which the standard library's parser accepts. Raises ValueError."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -351,10 +290,7 @@ def _to_bytes(value: Any) -> bytes | None:
     JSON."""
     if value is None:
         return None
-    if isinstance(value, str):
-        text = value
-    else:  # allow_nan: 1e999 is parsed as infinity
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = value if isinstance(value, str) else to_json(value)
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -363,6 +299,8 @@ def _parse_integer(value: Any, name: str, maximum: int) -> int | None:
     timestamp. Raises ValueError."""
     if value is None or (name == "ts" and value == -1):
         return None
+    if isinstance(value, Number):
+        value = scale_number(value, 0, max_digits=19)  # 3.0 is 3
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
         raise ValueError(f"{name} is {value!r}")
     return value

@@ -6,7 +6,6 @@ the same table.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.cli.input import refuse_constant, set_column
+from sparkkafka.cli.input import set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions, formats_from
 from sparkkafka.config.kinds import JSON, NO_FRAMING
 from sparkkafka.config.option_table import Side
@@ -148,9 +147,9 @@ class _TextDecoder:
                 if text is None:
                     continue
                 try:
-                    json.loads(text, parse_constant=refuse_constant)
-                except (ValueError, RecursionError) as error:
-                    bad[row] = f"it is not JSON: {error}"
+                    parse(text)
+                except JsonSyntaxError as error:
+                    bad[row] = f"it {error}"
                 else:
                     # Line ends in JSON are white space, and would break the line of output.
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
