@@ -392,10 +392,7 @@ def partitions(
     use, KafkaError from the brokers, ImportError without matplotlib.
     """
     needs_matplotlib("partitions")
-    for name, value, minimum, maximum in (
-        ("keys", keys, 0, 50),
-        ("sample", sample, 1, 1_000_000),
-    ):
+    for name, value, minimum, maximum in (("keys", keys, 0, 50), ("sample", sample, 1, 1_000_000)):
         is_int = isinstance(value, int) and not isinstance(value, bool)
         if not is_int or not minimum <= value <= maximum:
             raise OptionError(

@@ -186,8 +186,7 @@ def _report_source_changes(plans: dict[int, logs.Plan], error: _Report, note: _R
             gone = [row.partition for row in change.partitions if row.after is None]
             if gone and is_kafka:
                 note(
-                    f"{logs.OFFSETS}/{batch_id}",
-                    f"source {change.name} no longer has {some(gone)}",
+                    f"{logs.OFFSETS}/{batch_id}", f"source {change.name} no longer has {some(gone)}"
                 )
         before = plan
 

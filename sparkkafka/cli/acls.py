@@ -32,8 +32,7 @@ from sparkkafka.errors import KafkaError, OptionError, counted, some
 app = typer.Typer(rich_markup_mode=None)
 
 Principals = Annotated[
-    list[str] | None,
-    Option("--principal", metavar="User:NAME", help="The user; may be repeated."),
+    list[str] | None, Option("--principal", metavar="User:NAME", help="The user; may be repeated.")
 ]
 Operations = Annotated[
     list[str] | None,
@@ -106,8 +105,7 @@ class FilterOptions:
         ),
     ] = None
     host: Annotated[
-        str | None,
-        Option(metavar="ADDRESS", help="Connections from this host; * is any host."),
+        str | None, Option(metavar="ADDRESS", help="Connections from this host; * is any host.")
     ] = None
     permission: Annotated[str | None, Option(metavar="KIND", help="allow or deny.")] = None
 

@@ -182,11 +182,7 @@ def bench(
         30.0, metavar="SECONDS", min=0.1, help="Stop each direction after this time."
     ),
     partitions: int | None = Option(
-        None,
-        min=1,
-        max=INT32_MAX,
-        help="Partitions of the new topic.",
-        show_default="1",
+        None, min=1, max=INT32_MAX, help="Partitions of the new topic.", show_default="1"
     ),
     replication: int | None = Option(
         None,

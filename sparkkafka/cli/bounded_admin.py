@@ -18,12 +18,7 @@ from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-)
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")

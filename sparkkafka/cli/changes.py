@@ -200,12 +200,7 @@ def _decode_typed_values(texts: pa.Array) -> list[Any]:
     """Decode JSON texts that have their schema beside the payload, with the types of that schema;
     None for other texts."""
     from sparkkafka.schemas.column import format_module
-    from sparkkafka.schemas.envelopes.decode import (
-        Envelope,
-        decoder,
-        may_have_schema,
-        sample_type,
-    )
+    from sparkkafka.schemas.envelopes.decode import Envelope, decoder, may_have_schema, sample_type
 
     if not pa.types.is_binary(texts.type):  # decoded already
         return [None] * len(texts)

@@ -584,11 +584,7 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
 
 @app.command()
 @commands.with_option_groups
-def lag(
-    context: typer.Context,
-    location: Dir,
-    options: LagOptions,
-) -> None:
+def lag(context: typer.Context, location: Dir, options: LagOptions) -> None:
     """Show the lag of the query, in offsets and in seconds. Same as `lag --checkpoint DIR`.
 
     The lag counts from the end of the last finished batch, where the next start continues.

@@ -26,12 +26,7 @@ from sparkkafka.protocol.records.arrow import binary_array, headers_array
 PARQUET: Final = "Parquet"
 ARROW: Final = "Arrow IPC"
 CSV: Final = "CSV"
-ENDINGS: Final = {
-    ".parquet": PARQUET,
-    ".arrow": ARROW,
-    ".feather": ARROW,
-    ".csv": CSV,
-}
+ENDINGS: Final = {".parquet": PARQUET, ".arrow": ARROW, ".feather": ARROW, ".csv": CSV}
 
 _GROUP_BYTES: Final = 64 << 20
 """The size of a row group, which is what memory holds of a file that is written."""

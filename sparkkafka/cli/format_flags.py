@@ -48,8 +48,7 @@ class FormatFlags:
         str | None, Option(metavar="URL", help="The URL of the Schema Registry.")
     ] = None
     no_schema_registry: Annotated[
-        bool,
-        Option("--no-schema-registry", help="Ignore the Schema Registry of the profile."),
+        bool, Option("--no-schema-registry", help="Ignore the Schema Registry of the profile.")
     ] = False
 
     def options(self, side: Side, session: Session, others: Iterable[str]) -> dict[str, str]:

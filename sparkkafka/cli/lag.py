@@ -45,12 +45,10 @@ class LagOptions:
 
     watch: Annotated[bool, Option("--watch", "-w", help="Redraw until q or Ctrl-C.")] = False
     interval: Annotated[
-        float | None,
-        Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2."),
+        float | None, Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2.")
     ] = None
     ages: Annotated[
-        bool,
-        Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age."),
+        bool, Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age.")
     ] = True
     as_json: commands.AsJson = False
 

@@ -48,8 +48,7 @@ MAX_PROBLEMS: Final = 3
 """Maximum number of lines about lookups that failed."""
 
 Every = Annotated[
-    str,
-    Option("--every", metavar="TIME", help="Time between two snapshots: 2s, 500ms, 1m."),
+    str, Option("--every", metavar="TIME", help="Time between two snapshots: 2s, 500ms, 1m.")
 ]
 
 

@@ -254,11 +254,7 @@ def add_partitions(
     context: typer.Context,
     topic: Name,
     total: int = Argument(
-        ...,
-        metavar="TOTAL",
-        min=1,
-        max=INT32_MAX,
-        help="The new number of partitions.",
+        ..., metavar="TOTAL", min=1, max=INT32_MAX, help="The new number of partitions."
     ),
     yes: commands.Yes = False,
     dry_run: DryRun = False,

@@ -154,10 +154,7 @@ def _share_consumer_settings() -> dict[str, option_table.Option]:
             "The brokers' group.share.session.timeout.ms and heartbeat interval are used.",
             ["session.timeout.ms", "heartbeat.interval.ms"],
         ),
-        (
-            "fetch.max.bytes is the limit of a share group's fetches.",
-            ["max.partition.fetch.bytes"],
-        ),
+        ("fetch.max.bytes is the limit of a share group's fetches.", ["max.partition.fetch.bytes"]),
     ):
         for name in names:
             rows[name] = dataclasses.replace(

@@ -220,10 +220,7 @@ class MetricAggregator:
             }
 
     def set_lags(
-        self,
-        query_id: str,
-        lags: Offsets,
-        ages_s: Mapping[TopicPartition, float],
+        self, query_id: str, lags: Offsets, ages_s: Mapping[TopicPartition, float]
     ) -> None:
         """Set the lags that were looked up at the brokers. If there are none, the lookup failed:
         then the lags from Spark's progress are exported again."""

@@ -82,11 +82,7 @@ class Lineage(StreamingQueryListener):
     """The result of `lineage`: listens until it is closed."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        client: OpenLineageClient,
-        namespace: str | None,
-        job: str | None,
+        self, spark: SparkSession, client: OpenLineageClient, namespace: str | None, job: str | None
     ) -> None:
         self._spark: Any = spark
         self._client = client

@@ -23,12 +23,7 @@ from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security import references
 from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.sasl import sasl_choice
-from sparkkafka.config.security.settings import (
-    SaslChoice,
-    Store,
-    TlsSettings,
-    TokenMethod,
-)
+from sparkkafka.config.security.settings import SaslChoice, Store, TlsSettings, TokenMethod
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 

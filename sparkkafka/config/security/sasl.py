@@ -19,10 +19,7 @@ from sparkkafka.config.security.oauth import (
     strimzi_settings,
 )
 from sparkkafka.config.security.references import ResolvedValues, resolve_references
-from sparkkafka.config.security.settings import (
-    KerberosSettings,
-    SaslChoice,
-)
+from sparkkafka.config.security.settings import KerberosSettings, SaslChoice
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 

@@ -38,11 +38,7 @@ ROW, TRUNCATE, MESSAGE, TOMBSTONE = "row", "truncate", "message", "tombstone"
 HEARTBEAT, SCHEMA_CHANGE, TRANSACTION = "heartbeat", "schema_change", "transaction"
 
 TRANSACTION_TYPE: Final = pa.struct(
-    [
-        ("id", pa.string()),
-        ("total_order", pa.int64()),
-        ("data_collection_order", pa.int64()),
-    ]
+    [("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
 )
 _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 

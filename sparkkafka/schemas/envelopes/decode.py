@@ -313,13 +313,7 @@ class _EnvelopeDecoder:
         if form is None:
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
-                values,
-                node,
-                target,
-                self._kind,
-                bad_rows,
-                placeholder=placeholder,
-                payloads=texts,
+                values, node, target, self._kind, bad_rows, placeholder=placeholder, payloads=texts
             )
         if not form.has_lists:
             envelopes, node = other_envelopes.reshape_rows(values, form, node)

@@ -527,10 +527,7 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
     return times
 
 
-_INFINITY: Final = {
-    "infinity": 9_223_372_036_825_200_000,
-    "-infinity": -9_223_372_036_832_400_000,
-}
+_INFINITY: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
 """The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone."""
 
 

@@ -108,11 +108,7 @@ class ProtobufMessage:
 
 
 def plan(
-    descriptor: Any,
-    target: pa.DataType | None,
-    *,
-    writing: bool = False,
-    depth: int | None = None,
+    descriptor: Any, target: pa.DataType | None, *, writing: bool = False, depth: int | None = None
 ) -> ProtobufMessage:
     """Plan how a message is read as `target`, or written from it. None: all fields are read, with
     `depth` levels of recursive messages, the outermost counted, and JSON text for the next. Raises

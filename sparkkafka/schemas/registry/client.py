@@ -477,9 +477,7 @@ class RegistryClient:
             return []
 
 
-def open_registry(
-    options: RegistryOptions | None,
-) -> AbstractContextManager[RegistryClient | None]:
+def open_registry(options: RegistryOptions | None) -> AbstractContextManager[RegistryClient | None]:
     """Return a client to be used in a `with` block; None in it if the options name no registry."""
     return nullcontext() if options is None else connect(options)
 

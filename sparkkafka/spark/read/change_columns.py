@@ -145,10 +145,7 @@ def split_columns(
             "name a field of change, as 'change struct<op string>'"
         )
     value = pa.struct(
-        [
-            ("row", pa.struct(row)),
-            ("change", pa.struct(change or [pa.field("kind", pa.string())])),
-        ]
+        [("row", pa.struct(row)), ("change", pa.struct(change or [pa.field("kind", pa.string())]))]
     )
     if has_lists:
         value = pa.list_(pa.field("element", value))

@@ -19,13 +19,7 @@ from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    OptionError,
-    UnknownTopicError,
-)
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.read import data_loss, input_partitions

@@ -11,11 +11,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
-from sparkkafka.client.consumer.range_reader import (
-    OpenEnds,
-    PlannedRange,
-    RangeReader,
-)
+from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
 from sparkkafka.client.consumer.record import or_nulls, partition_column, times_as_us, topic_column
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -59,9 +55,7 @@ def read_partition(
 
 
 def read_ranges(
-    options: ReadOptions,
-    columns: tuple[ReadColumn, ...],
-    ranges: Sequence[KafkaInputPartition],
+    options: ReadOptions, columns: tuple[ReadColumn, ...], ranges: Sequence[KafkaInputPartition]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges, each of another partition, as Arrow batches.
 

@@ -408,12 +408,7 @@ class StreamPlanner:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    def _plan(
-        self,
-        start: Offsets,
-        end: Offsets,
-        deadline: Deadline,
-    ) -> StreamPlan:
+    def _plan(self, start: Offsets, end: Offsets, deadline: Deadline) -> StreamPlan:
         """Look up the offsets that the plan of a micro-batch needs, and return the plan."""
         to_read = partitions_to_check(start, end)
         # An end that this process did not propose comes from an earlier run, and may be old.
@@ -595,9 +590,7 @@ def last_served(shares: Offsets, after: TopicPartition | None) -> TopicPartition
 
 
 def offsets_within(
-    backlog: Offsets,
-    offset_bytes: Mapping[TopicPartition, float],
-    max_bytes: int,
+    backlog: Offsets, offset_bytes: Mapping[TopicPartition, float], max_bytes: int
 ) -> int:
     """Return how many offsets of the backlog, shared as `prorate` does, have about `max_bytes`; at
     least one.

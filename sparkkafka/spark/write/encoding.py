@@ -77,10 +77,7 @@ def _check_depth(
 
 
 def _type_of_schema(
-    column: ColumnFormat,
-    formats: FormatOptions,
-    topic: str | None,
-    registry: RegistryClient | None,
+    column: ColumnFormat, formats: FormatOptions, topic: str | None, registry: RegistryClient | None
 ) -> pa.DataType | None:
     """Return the type that `valueSchema` or the subject's latest version gives the column; None if
     there is neither a schema nor a subject. Raises SchemaError, RegistryError."""
