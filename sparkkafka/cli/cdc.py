@@ -208,9 +208,9 @@ def sample_findings(sample: SampledRecords) -> Iterator[Finding]:
         yield sample.none("rows")
         return
     yield _envelope(sample)
-    yield from _keys(sample)
+    yield _keys(sample)
     yield _tombstones(sample)
-    yield from _before(sample)
+    yield _before(sample)
     yield from _types(sample)
 
 
@@ -252,31 +252,29 @@ def _envelope(sample: SampledRecords) -> Finding:
     return ok("envelope", text)
 
 
-def _keys(sample: SampledRecords) -> Iterator[Finding]:
+def _keys(sample: SampledRecords) -> Finding:
     """Check that all rows have keys, and that all changes of a key are in one partition."""
     rows = sample.rows()
     without = [record for record in rows if record.key is None]
     if without:
-        yield problem(
+        return problem(
             "keys",
             f"{len(without):,} of {counted(len(rows), 'row')} have none: the table has no primary "
             "key, so its changes are in any partition. Set message.key.columns of the connector, "
             "or give sparkkafka.cdc keys=[…]",
         )
-        return
     fields = list(rows[0].change.key or {})
     partitions: dict[bytes | None, set[int]] = {}
     for record in rows:
         partitions.setdefault(record.key, set()).add(record.partition)
     spread = sum(len(found) > 1 for found in partitions.values())
     if spread:
-        yield problem(
+        return problem(
             "keys",
             f"{some(fields)}; changes of {counted(spread, 'key')} are in several partitions, as "
             "after a change of the partition count: order them by change.position",
         )
-        return
-    yield ok("keys", f"{some(fields)}; all changes of a key are in one partition")
+    return ok("keys", f"{some(fields)}; all changes of a key are in one partition")
 
 
 def _tombstones(sample: SampledRecords) -> Finding:
@@ -302,26 +300,24 @@ def _tombstones(sample: SampledRecords) -> Finding:
     return ok("tombstones", f"after {with_tombstone:,} of {counted(len(deletes), 'delete')}")
 
 
-def _before(sample: SampledRecords) -> Iterator[Finding]:
+def _before(sample: SampledRecords) -> Finding:
     """Check whether updates have the row before the change, and unchanged large values."""
     updates = sample.rows("u")
     if not updates:
-        yield sample.none("updates")
-        return
+        return sample.none("updates")
     have = sum(record.change.before is not None for record in updates)
     text = f"{have:,} of {counted(len(updates), 'update')} have the row before the change"
     missing = Counter(name for r in sample.rows() for name in r.change.unavailable)
     if missing:
         columns = some(f"{name} ({count:,})" for name, count in missing.most_common())
-        yield problem(
+        return problem(
             "updates",
             f"{text}; large values that did not change were not sent: {columns}. A merge must keep "
             "the table's own. ALTER TABLE … REPLICA IDENTITY FULL sends them",
         )
-        return
     if not have:
         text += ": deletes have only the key (REPLICA IDENTITY FULL sends the whole row)"
-    yield ok("updates", text)
+    return ok("updates", text)
 
 
 def _types(sample: SampledRecords) -> Iterator[Finding]:
