@@ -841,11 +841,7 @@ def _where(topic: str | None, partition: int | None) -> str:
 
 @contextmanager
 def needs_extra(
-    needs: str,
-    extra: str,
-    *packages: str,
-    error: type[Exception] = ImportError,
-    note: str = "",
+    needs: str, extra: str, *packages: str, error: type[Exception] = ImportError, note: str = ""
 ) -> Iterator[None]:
     """Raise `error` if an import in this block fails. The message is `needs` (what needs what), how
     to install the extra, and `note`.

@@ -33,13 +33,7 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.cdc import net_changes
-from sparkkafka.cdc.merge_sql import (
-    UNKNOWN_VALUE,
-    HistoryMerge,
-    Merge,
-    check_types,
-    columns_to_add,
-)
+from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge, check_types, columns_to_add
 from sparkkafka.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:

@@ -393,10 +393,7 @@ UNKNOWN_VALUE = (
 
 
 def columns_to_add(
-    merge: Merge,
-    existing: Iterable[str],
-    add_columns: bool,
-    fold: Callable[[str], str] = str.lower,
+    merge: Merge, existing: Iterable[str], add_columns: bool, fold: Callable[[str], str] = str.lower
 ) -> list[str]:
     """Return the columns that the target lacks; `existing` are those that it has. `fold` returns a
     name as the database compares it.

@@ -13,12 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from sparkkafka.client.values import (
-    OffsetAndMetadata,
-    TopicPartition,
-    checked_topic,
-    offset_number,
-)
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.errors import OptionError
 

@@ -283,9 +283,6 @@ class Retry:
             # A person has noticed the wait by now.
             self._warned = True
             log.warning(
-                "%s: still trying, the deadline is %s: %s",
-                self._what,
-                self.deadline.text,
-                error,
+                "%s: still trying, the deadline is %s: %s", self._what, self.deadline.text, error
             )
         self.deadline.pause(wait_s * 1000)

@@ -66,10 +66,7 @@ class PartitionLag:
 
 
 def list_lags(
-    admin: Admin,
-    committed: Mapping[TopicPartition, int | None],
-    *,
-    timeout_s: float | None = None,
+    admin: Admin, committed: Mapping[TopicPartition, int | None], *, timeout_s: float | None = None
 ) -> list[PartitionLag]:
     """Look up the lag of each partition, and return them sorted by partition. The error of a
     partition is in its row.

@@ -264,12 +264,7 @@ class SchemaRegistry:
         self._request("PUT", f"{own}/COMPATIBILITY", rule, "application/json", _CALL_SECONDS)
 
     def call(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        timeout_seconds: float = _CALL_SECONDS,
+        self, method: str, path: str, body: object = None, *, timeout_seconds: float = _CALL_SECONDS
     ) -> Any:
         """Send a request to Confluent's API, `call("GET", "/subjects")`, and return its JSON
         response.

@@ -766,11 +766,7 @@ class GroupAdmin(AdminCalls):
         return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
 
     def delete_consumer_group_offsets(
-        self,
-        group_id: str,
-        partitions: Iterable[TopicPartition],
-        *,
-        timeout_s: float | None = None,
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, None]:
         """Delete committed offsets of a group. Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while
         members subscribe to the topic, UnsupportedVersionError before Kafka 2.4, and so on."""

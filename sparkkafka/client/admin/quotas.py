@@ -16,12 +16,7 @@ from sparkkafka.client.arguments import (
     checked_mapping,
     checked_name,
 )
-from sparkkafka.client.cluster.request_driver import (
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToController,
-)
+from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToController
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import (

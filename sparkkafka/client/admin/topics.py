@@ -149,11 +149,7 @@ def _creatable_topic(topic: NewTopic) -> messages.CreatableTopic:
 
 
 def create_topics(
-    cluster: Cluster,
-    topics: Iterable[NewTopic],
-    deadline: Deadline,
-    *,
-    validate_only: bool = False,
+    cluster: Cluster, topics: Iterable[NewTopic], deadline: Deadline, *, validate_only: bool = False
 ) -> Results[str, None]:
     """Create topics, and wait until every partition of those that were created has a leader.
 
@@ -768,10 +764,7 @@ class TopicAdmin(AdminCalls):
         return self._each(items, handler, lookup, "moving replicas", timeout_s)
 
     def list_partition_reassignments(
-        self,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        timeout_s: float | None = None,
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
         """List the partitions whose replicas are moving: all, or those among `partitions`. Raises
         KafkaError."""

@@ -30,12 +30,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_once,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.transactions import (
-    HINTS,
-    Transaction,
-    init_transactions,
-    with_hint,
-)
+from sparkkafka.client.producer.transactions import HINTS, Transaction, init_transactions, with_hint
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, request_topics
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol import messages

@@ -32,12 +32,7 @@ from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, HttpRequest
 from sparkkafka.client.auth.tls import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, HttpUrl, parse_http_url
-from sparkkafka.config.security.settings import (
-    AssertionSettings,
-    OAuthSettings,
-    Store,
-    TokenMethod,
-)
+from sparkkafka.config.security.settings import AssertionSettings, OAuthSettings, Store, TokenMethod
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,

@@ -33,10 +33,7 @@ from sparkkafka.client.net.pool import CONNECTION_CACHE, ConnectionPool
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
-from sparkkafka.protocol.messages import (
-    MetadataRequest,
-    MetadataRequestTopic,
-)
+from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.protocol.wire.primitives import NULL_UUID, uuid_of
 
 log = logging.getLogger(__name__)
@@ -118,10 +115,7 @@ class Cluster:
         """Make a `Cluster` for another thread of this client. It has its own connections and shares
         the metadata, so that what one thread has found the others need not request."""
         return Cluster(
-            self.options,
-            close_signal=close_signal,
-            metrics=self._metrics,
-            metadata=self.metadata,
+            self.options, close_signal=close_signal, metrics=self._metrics, metadata=self.metadata
         )
 
     # --- time -----------------------------------------------------------------------------------

@@ -27,13 +27,7 @@ from sparkkafka.errors import ErrorCode, OptionError
 from sparkkafka.protocol import messages
 
 # ConfigResource.Type of Java's Admin.
-RESOURCE_TYPES = {
-    "topic": 2,
-    "broker": 4,
-    "broker_logger": 8,
-    "client_metrics": 16,
-    "group": 32,
-}
+RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker_logger": 8, "client_metrics": 16, "group": 32}
 _TYPE_NAMES = {number: name for name, number in RESOURCE_TYPES.items()}
 OF_ONE_BROKER = frozenset({"broker", "broker_logger"})
 """The types whose requests go to the broker that the resource names."""
@@ -164,10 +158,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
-        self,
-        keys: Iterable[str] | None,
-        include_synonyms: bool,
-        include_documentation: bool,
+        self, keys: Iterable[str] | None, include_synonyms: bool, include_documentation: bool
     ) -> None:
         self._keys = None if keys is None else list(keys)
         self._synonyms = include_synonyms
@@ -244,9 +235,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
-        self,
-        changes: Mapping[ConfigResource, Sequence[AlterConfigOp]],
-        validate_only: bool,
+        self, changes: Mapping[ConfigResource, Sequence[AlterConfigOp]], validate_only: bool
     ) -> None:
         self._changes = changes
         self._validate_only = validate_only
@@ -360,8 +349,7 @@ def _lookup(cluster: Cluster) -> ToBroker:
     """Return the lookup for requests about settings: those of a broker go to this broker, others to
     any."""
     return ToBroker(
-        cluster,
-        lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None,
+        cluster, lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None
     )
 
 

@@ -679,11 +679,7 @@ FOR_GROUP = 0
 FOR_TRANSACTION = 1
 
 _WRONG_COORDINATOR = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT}
 )
 
 VERSION_WITH_LIST = 4  # several keys in one request (KIP-699)

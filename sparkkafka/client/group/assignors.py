@@ -847,11 +847,7 @@ class GroupAssignors:
         ]
 
     def assign_for(
-        self,
-        cluster: Cluster,
-        group_id: str,
-        response: JoinGroupResponse,
-        deadline: Deadline,
+        self, cluster: Cluster, group_id: str, response: JoinGroupResponse, deadline: Deadline
     ) -> tuple[dict[str, bytes], TopicWatch]:
         """As the leader, return the encoded assignment of each member, and the topics to watch.
 

@@ -16,11 +16,7 @@ from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.config.security.options import (
-    SecureSettings,
-    explained_prefix,
-    secure_settings,
-)
+from sparkkafka.config.security.options import SecureSettings, explained_prefix, secure_settings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
 
 MIN_REFUSED_MS = 1_000

@@ -141,11 +141,7 @@ class Partitioner:
         return self._partition(topics, topic_of_row, partitions, columns)
 
     def partition_columns(
-        self,
-        topic: str,
-        columns: RecordColumns,
-        partitions: NDArray[np.int64] | None,
-        count: int,
+        self, topic: str, columns: RecordColumns, partitions: NDArray[np.int64] | None, count: int
     ) -> PartitionedRecords:
         """Sort checked records of one topic, which has `count` partitions, by partition.
         `partitions` has the partition that each record names, or NO_PARTITION; None if no record

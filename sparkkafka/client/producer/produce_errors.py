@@ -113,11 +113,7 @@ def produce_error(
 
 
 def too_large(
-    topic: str,
-    partition: int | None,
-    size_bytes: int,
-    options: ProducerOptions,
-    prefix: str = "",
+    topic: str, partition: int | None, size_bytes: int, options: ProducerOptions, prefix: str = ""
 ) -> ProduceError:
     """Return the error of a record that is too large for a request or the buffer. `prefix` stands
     before names of settings: "kafka." in Spark."""
@@ -136,10 +132,7 @@ def too_large(
 
 
 def batch_error(
-    batch: ProducerBatch,
-    text: str,
-    cause: KafkaError | None,
-    error_type: type[ProduceError],
+    batch: ProducerBatch, text: str, cause: KafkaError | None, error_type: type[ProduceError]
 ) -> ProduceError:
     """Return the error, of this class (`error_type`), for a batch that cannot be delivered."""
     queue = batch.queue

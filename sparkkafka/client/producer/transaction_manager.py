@@ -348,10 +348,7 @@ class TransactionManager(SenderTransaction):
             self._response_lost = self._response_lost or not isinstance(error, BrokerError)
 
         handler = RequestEach(
-            self._cluster,
-            {tid: end_request(transaction, commit)},
-            _END_HINTS,
-            self._end_version,
+            self._cluster, {tid: end_request(transaction, commit)}, _END_HINTS, self._end_version
         )
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"

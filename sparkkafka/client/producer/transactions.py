@@ -36,11 +36,7 @@ from sparkkafka.client.cluster.request_driver import (
     find_coordinator,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.group.committed_offsets import (
-    CommitHandler,
-    ToCoordinatorOfReader,
-    TopicIds,
-)
+from sparkkafka.client.group.committed_offsets import CommitHandler, ToCoordinatorOfReader, TopicIds
 from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,

@@ -322,11 +322,7 @@ class ShareFetcher:
         return session
 
     def _send(
-        self,
-        session: ShareSession,
-        assigned: TopicIds | None = None,
-        *,
-        closes: bool = False,
+        self, session: ShareSession, assigned: TopicIds | None = None, *, closes: bool = False
     ) -> None:
         """Send a ShareFetch for the partitions `assigned` with their acknowledgements, or without
         `assigned` a ShareAcknowledge with all of them. With `closes` also close the session. Do

@@ -96,13 +96,7 @@ class UniformBatches:
     """
 
     def __init__(
-        self,
-        data: Bytes,
-        begins: Ints,
-        counts: Ints,
-        model: _Model,
-        uniform: Flags,
-        max_rows: int,
+        self, data: Bytes, begins: Ints, counts: Ints, model: _Model, uniform: Flags, max_rows: int
     ) -> None:
         self._data = data
         self._begins = begins

@@ -19,12 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.wire.varints import (
-    VARINT_BITS,
-    VARLONG_BITS,
-    BadVarintError,
-    varint_size,
-)
+from sparkkafka.protocol.wire.varints import VARINT_BITS, VARLONG_BITS, BadVarintError, varint_size
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]

@@ -387,10 +387,7 @@ class ItemsSkipper(Skipper):
         return counts, items()
 
     def _skip(
-        self,
-        cursor: Cursor,
-        located: list[_Block] | None,
-        rounds: list[Round] | None = None,
+        self, cursor: Cursor, located: list[_Block] | None, rounds: list[Round] | None = None
     ) -> Ints:
         """Skip one array of each entry; return how many items each has. Unless `located` is None,
         append to it each block of the arrays. `rounds`: see `_skip_items`."""
@@ -477,11 +474,7 @@ class ItemsSkipper(Skipper):
         return counts, ends
 
     def _skip_items(
-        self,
-        cursor: Cursor,
-        counts: Ints,
-        starts: Ints | None,
-        rounds: list[Round] | None = None,
+        self, cursor: Cursor, counts: Ints, starts: Ints | None, rounds: list[Round] | None = None
     ) -> None:
         """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
         is not None. If `step` can keep the values of all items, `rounds` gets them instead.

@@ -105,12 +105,7 @@ _WRITABLE_AS: Final[Mapping[JsonKind, set[JsonKind]]] = {
     JsonKind.INTEGER: {JsonKind.INTEGER, JsonKind.FLOAT, JsonKind.DECIMAL},
     JsonKind.FLOAT: {JsonKind.FLOAT},
     JsonKind.DECIMAL: {JsonKind.DECIMAL, JsonKind.DECIMAL_BYTES, JsonKind.FLOAT, JsonKind.TEXT},
-    JsonKind.LENIENT: {
-        JsonKind.TEXT,
-        JsonKind.DATE,
-        JsonKind.TIMESTAMP,
-        JsonKind.LOCAL_TIMESTAMP,
-    },
+    JsonKind.LENIENT: {JsonKind.TEXT, JsonKind.DATE, JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP},
     JsonKind.BINARY: {JsonKind.BINARY, JsonKind.TEXT},
     JsonKind.DATE: {JsonKind.DATE, JsonKind.TEXT, JsonKind.EPOCH_DAYS},
     JsonKind.TIMESTAMP: {JsonKind.TIMESTAMP, JsonKind.TEXT, JsonKind.EPOCH_MILLIS},

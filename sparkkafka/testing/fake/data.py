@@ -124,9 +124,7 @@ def _produce_to_partition(
             if header is not None:
                 verify_write(call, partition.log, (topic, row.index), header)
             appended = partition.log.produce(
-                _records(row),
-                call.version,
-                check_records=call.check_records,
+                _records(row), call.version, check_records=call.check_records
             )
             if injected is None:
                 return PartitionProduceResponse(

@@ -93,10 +93,7 @@ PROFILES: Final[dict[str, Profile]] = {
         max_idle_ms=240_000,
         codecs=GZIP_ONLY,
         codec_error=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        rules=(
-            ("ApiVersions", _close_above_3, None),
-            ("Fetch", Throttle(20, empty=True), 2),
-        ),
+        rules=(("ApiVersions", _close_above_3, None), ("Fetch", Throttle(20, empty=True), 2)),
     ),
     "redpanda": Profile(
         service="Redpanda",

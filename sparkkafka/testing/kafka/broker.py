@@ -65,10 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find_java(install=True)
         say("starting Kafka")
         cluster = KafkaCluster(
-            options.brokers,
-            properties,
-            client_ports=[free_port(options.port, USUAL_PORT)],
-            say=say,
+            options.brokers, properties, client_ports=[free_port(options.port, USUAL_PORT)], say=say
         )
         with cluster:
             topics = [name.strip() for name in options.topics.split(",") if name.strip()]

@@ -191,11 +191,7 @@ def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _download(
-    jars: JarSet,
-    target: Path,
-    java: Path,
-    runner: Runner | None,
-    say: Callable[[str], None],
+    jars: JarSet, target: Path, java: Path, runner: Runner | None, say: Callable[[str], None]
 ) -> list[Path]:
     # Only the lock's holder makes such folders, so those that exist belong to dead processes.
     for leftover in target.parent.glob(f".{target.name}.partial-*"):
@@ -226,11 +222,7 @@ def _download(
 
 
 def _run_ivy(
-    jars: JarSet,
-    work: Path,
-    java: Path,
-    runner: Runner,
-    say: Callable[[str], None],
+    jars: JarSet, work: Path, java: Path, runner: Runner, say: Callable[[str], None]
 ) -> list[str]:
     """Run Ivy once for all modules, and return its output. Raises UnavailableError."""
     (work / "ivy.xml").write_text(_ivy_module(jars))

@@ -114,9 +114,7 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
     if not code:
         try:
             group.check_commit(
-                message.member_id,
-                message.group_instance_id,
-                message.generation_id_or_member_epoch,
+                message.member_id, message.group_instance_id, message.generation_id_or_member_epoch
             )
         except Refused as error:
             code = error.code

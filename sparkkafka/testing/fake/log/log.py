@@ -288,9 +288,7 @@ class PartitionLog:
         end = base_offset + header.last_offset_delta + 1
         self._store(Entry(base_offset, end, stored, parse_header(stored)))
         return Appended(
-            base_offset,
-            NO_TIMESTAMP if append_time_ms is None else append_time_ms,
-            duplicate=False,
+            base_offset, NO_TIMESTAMP if append_time_ms is None else append_time_ms, duplicate=False
         )
 
     def begin_verification(self, header: BatchHeader) -> None:

@@ -111,10 +111,7 @@ class ProducerStateEntry:
         if header.base_sequence >= 0 and not header.is_control:
             self.batches.append(
                 RememberedBatch(
-                    header.base_sequence,
-                    header.last_sequence,
-                    base_offset,
-                    header.max_timestamp,
+                    header.base_sequence, header.last_sequence, base_offset, header.max_timestamp
                 )
             )
 
@@ -225,9 +222,7 @@ def _check_records(
         raise Refused(ErrorCode.INVALID_RECORD, str(error)) from error
     if keyless:
         raise Refused(
-            ErrorCode.INVALID_RECORD,
-            "one or more records have been rejected",
-            tuple(keyless),
+            ErrorCode.INVALID_RECORD, "one or more records have been rejected", tuple(keyless)
         )
     if mistimed:
         raise Refused(

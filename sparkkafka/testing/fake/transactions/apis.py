@@ -127,8 +127,7 @@ def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
                 name=topic.name,
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
-                        partition_index=number,
-                        partition_error_code=codes[topic.name, number],
+                        partition_index=number, partition_error_code=codes[topic.name, number]
                     )
                     for number in topic.partitions
                 ],
