@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, cast
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.constants import MAX_INT32
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from sparkkafka.protocol.wire.codec import decode_from, encode_into
+from sparkkafka.protocol.wire.codec import decode_from, encode_into, value_codec
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.schema import (
     OLDEST_KAFKA,
+    STRING,
     Message,
     Request,
     Response,
@@ -29,6 +30,8 @@ from sparkkafka.protocol.wire.schema import (
 
 PREFIX_BYTES = 4  # the size before each frame
 _REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
+_RESPONSE_START = struct.Struct(">ii")  # size, correlation id
+_CLIENT_ID = value_codec(STRING, nullable=True, version=0, flexible=False)
 
 DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
@@ -61,7 +64,7 @@ class Framing:
         # The broker's version range per API key; the reader of ApiVersionsResponse sets it.
         self.versions: Mapping[int, tuple[int, int]] | None = None
         writer = Writer()
-        writer.nullable_string(client_id)
+        _CLIENT_ID.write(writer, client_id)
         self._client_id_bytes = writer.getvalue()
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
@@ -214,7 +217,7 @@ def decode_request(payload: BytesLike) -> ServerRequest:
 
     reader = Reader(payload)
     api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
-    client_id = reader.nullable_string()
+    client_id = _CLIENT_ID.read(reader)
     request_type = REQUESTS.get(api_key)
     message: Request[Any] | None = None
     if request_type is not None and request_type.MIN_VERSION <= version <= request_type.MAX_VERSION:
@@ -230,8 +233,7 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
     Raises EncodeError and UnsupportedVersionError.
     """
     writer = Writer()
-    writer.int32(0)
-    writer.int32(correlation_id)
+    writer.buffer += _RESPONSE_START.pack(0, correlation_id)
     if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
         writer.tagged_fields([])
     encode_into(writer, response, version)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.constants import NO_GENERATION
-from sparkkafka.protocol.wire.codec import decode, decode_from, encode, encode_into
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.codec import decode, decode_from, encode
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader
 from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
@@ -231,10 +231,8 @@ def decode_cooperative_generation(encoded: BytesLike) -> int:
 
 def _encode(message: Message, version: int) -> bytes:
     """Return the version (int16) followed by the message in that version."""
-    writer = Writer()
-    writer.int16(version)
-    encode_into(writer, message, version)
-    return writer.getvalue()
+    body = encode(message, version)
+    return version.to_bytes(2, "big") + body
 
 
 def _read_version(cls: type[Message], reader: Reader) -> int:

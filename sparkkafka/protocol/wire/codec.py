@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view, utf8
 from sparkkafka.protocol.wire.schema import (
     BYTES,
+    INT16,
+    INT32,
+    RECORDS,
     STRING,
     UUID,
     ArrayOf,
@@ -231,7 +234,7 @@ def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Ste
             where = slice(index, index + len(numbers))
             steps.append(_Step(where, "", _numbers_codec(numbers)))
         elif field.tag is None and field.exists(version):
-            codec = _codec(
+            codec = value_codec(
                 field.wire_type,
                 nullable=field.nullable(version),
                 version=version,
@@ -311,7 +314,7 @@ def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _Tagged
             index,
             field.name,
             field.make_default(),
-            _codec(
+            value_codec(
                 field.wire_type, nullable=field.nullable(version), version=version, flexible=True
             ),
         )
@@ -442,14 +445,18 @@ def _replacements(field: Field, declared: Iterable[Field]) -> list[Field]:
 # --- codecs of values -----------------------------------------------------------------------------
 
 
-def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> ValueCodec:
+def value_codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> ValueCodec:
     """Compile the codec of a value of a type: compact if `flexible` (KIP-482)."""
     if isinstance(wire_type, ArrayOf):
         return _array_codec(
             wire_type.element, nullable=nullable, version=version, flexible=flexible
         )
+    if wire_type is UUID:
+        return ValueCodec(16, Reader.uuid, Writer.uuid)
     if isinstance(wire_type, Primitive):
-        return _primitive_codec(wire_type, nullable=nullable, flexible=flexible)
+        if wire_type.code:
+            return _number_codec(wire_type)
+        return _text_codec(wire_type, nullable=nullable, flexible=flexible)
     codec = _struct_codec(wire_type, version, flexible)
     return _nullable_struct_codec(codec) if nullable else codec
 
@@ -462,48 +469,84 @@ def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
         return None if reader.int8() < 0 else codec.read(reader)
 
     def write(writer: Writer, value: Any) -> None:
-        writer.int8(-1 if value is None else 1)
+        writer.buffer.append(0xFF if value is None else 1)
         if value is not None:
             codec.write(writer, value)
 
     return ValueCodec(1, read, write)
 
 
-def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> ValueCodec:
-    """Compile the codec of a value that is not an array or struct."""
-    if kind.code:
-        return _number_codec(kind)
-    if kind is UUID:
-        return ValueCodec(16, Reader.uuid, Writer.uuid)
-    # The methods of Reader and Writer are called compact_nullable_string, nullable_bytes, …
-    form = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
-    if kind is STRING:
-        read, write = getattr(Reader, form + "string"), getattr(Writer, form + "string")
-        return ValueCodec(1 if flexible else 2, read, write)
-    min_size = 1 if flexible else 4
-    write_bytes = getattr(Writer, form + "bytes" if form else "bytes_")
-    if kind is BYTES:
-        return ValueCodec(
-            min_size, getattr(Reader, form + "bytes" if form else "bytes_"), write_bytes
-        )
+def _length_codec(kind: Primitive[int], *, nullable: bool, flexible: bool) -> ValueCodec:
+    """Compile the codec of the length of a string, bytes or array, in which -1 stands for null:
+    the unsigned varint of length + 1 if `flexible` (KIP-482), else a number of this kind."""
+    size, read_number, write_number = _number_codec(kind)
+
+    def read(reader: Reader) -> int:
+        """Read the length. Raises DecodeError for null, unless it is allowed."""
+        start = reader.pos
+        if not flexible:
+            length: int = read_number(reader)
+        elif start < reader.end and (byte := reader.buffer[start]) < 0x80:
+            reader.pos, length = start + 1, byte - 1
+        else:
+            length = reader.unsigned_varint() - 1
+        if length < 0 and (length < -1 or not nullable):
+            reason = (
+                f"negative length {length}" if length < -1 else "null where a value is required"
+            )
+            raise DecodeError(reason, start)
+        return length
+
+    def write(writer: Writer, length: int) -> None:
+        if flexible:
+            writer.unsigned_varint(length + 1)
+        else:
+            write_number(writer, length)
+
+    return ValueCodec(1 if flexible else size, read, write)
+
+
+def _text_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> ValueCodec:
+    """Compile the codec of a string, bytes, or records, which are read without a copy."""
+    min_size, read_length, write_length = _length_codec(
+        INT16 if kind is STRING else INT32, nullable=nullable, flexible=flexible
+    )
+    take: Callable[[Reader, int], Any] = Reader.text if kind is STRING else Reader.span
+    encode_value: Callable[[Any], BytesLike] = utf8 if kind is STRING else byte_view
+
+    def read(reader: Reader) -> Any:
+        length = read_length(reader)
+        return None if length < 0 else take(reader, length)
+
+    def read_bytes(reader: Reader) -> bytes | None:
+        length = read_length(reader)
+        return None if length < 0 else bytes(reader.span(length))
+
+    def write(writer: Writer, value: Any) -> None:
+        if value is None and nullable:
+            write_length(writer, -1)
+            return
+        encoded = encode_value(value)
+        write_length(writer, len(encoded))
+        writer.buffer += encoded
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
-        """Write the bytes of record batches, in one part or several, after their length."""
-        # Unlike `write_bytes`, this does not copy large records, which may have several parts.
+        """Write the bytes of record batches, in one part or several, after their length. Unlike
+        `write`, this does not copy large records."""
         if value is None:
-            write_bytes(writer, None)
+            write(writer, None)
             return
         parts = value if isinstance(value, (list, tuple)) else [cast(BytesLike, value)]
         parts = [part if type(part) is bytes else byte_view(part) for part in parts]
-        size = sum(map(len, parts))
-        if flexible:
-            writer.unsigned_varint(size + 1)
-        else:
-            writer.int32(size)
+        write_length(writer, sum(map(len, parts)))
         for part in parts:
             writer.lend(part)
 
-    return ValueCodec(min_size, getattr(Reader, form + "view"), write_records)
+    return ValueCodec(
+        min_size,
+        read_bytes if kind is BYTES else read,
+        write_records if kind is RECORDS else write,
+    )
 
 
 def _array_codec(
@@ -511,10 +554,8 @@ def _array_codec(
 ) -> ValueCodec:
     """Compile the codec of an array. Numbers and booleans (`code`) are read and written in one
     `struct` call."""
-    form = ("compact_" if flexible else "") + ("nullable_" if nullable else "") + "array_length"
-    read_length = cast("Callable[[Reader, int], int | None]", getattr(Reader, form))
-    write_length = cast("Callable[[Writer, int | None], None]", getattr(Writer, form))
-    codec = _codec(element, nullable=False, version=version, flexible=flexible)
+    min_size, read_length, write_length = _length_codec(INT32, nullable=nullable, flexible=flexible)
+    codec = value_codec(element, nullable=False, version=version, flexible=flexible)
     element_size, read_element, write_element = codec
     code = element.code if isinstance(element, Primitive) else ""
 
@@ -525,9 +566,10 @@ def _array_codec(
             # No element or one, as in most responses: half the calls.
             reader.pos = start + 1
             return [read_element(reader)] if reader.buffer[start] == 2 else []
-        count = read_length(reader, element_size)
-        if count is None:
+        count = read_length(reader)
+        if count < 0:
             return None
+        reader.check_count(count, element_size)
         if code:
             at = reader.claim(count * element_size)
             return list(struct_module.unpack_from(f">{count}{code}", reader.buffer, at))
@@ -537,7 +579,7 @@ def _array_codec(
         """Write the length and the elements. Raises EncodeError for any value but a list or
         tuple."""
         if value is None and nullable:
-            write_length(writer, None)
+            write_length(writer, -1)
             return
         if not isinstance(value, (list, tuple)):
             # A str is a sequence too, and would be sent letter by letter.
@@ -555,4 +597,4 @@ def _array_codec(
         for element_value in value:
             write_element(writer, element_value)
 
-    return ValueCodec(1 if flexible else 4, read, write)
+    return ValueCodec(min_size, read, write)

@@ -452,6 +452,6 @@ def test_positions_are_of_the_whole_buffer() -> None:
 
 def test_encode_into_appends() -> None:
     writer = Writer()
-    writer.int16(1)
+    writer.buffer += struct_module.pack(">h", 1)
     encode_into(writer, DemoRequest(), 1)
     assert writer.getvalue() == struct_module.pack(">h", 1) + encode(DemoRequest(), 1)

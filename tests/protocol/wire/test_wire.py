@@ -12,28 +12,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError
+from sparkkafka.protocol.wire import schema
+from sparkkafka.protocol.wire.codec import ValueCodec, value_codec
 from sparkkafka.protocol.wire.primitives import MAX_ELEMENTS, MAX_TAGGED_FIELDS, Reader, Writer
 
+TYPES: dict[str, schema.WireType] = {
+    "int8": schema.INT8,
+    "int16": schema.INT16,
+    "int32": schema.INT32,
+    "int64": schema.INT64,
+    "uuid": schema.UUID,
+    "string": schema.STRING,
+    "bytes": schema.BYTES,
+    "records": schema.RECORDS,
+    "array": schema.ArrayOf(schema.INT8),
+}
 
-def written(method: str, *values: Any) -> bytes:
+
+def codec(kind: str) -> ValueCodec:
+    """The codec of a type by its name in Kafka's protocol guide: compact_nullable_string; or of a
+    varint."""
+    if kind.endswith(("varint", "varlong")):
+        return ValueCodec(1, getattr(Reader, kind), getattr(Writer, kind))
+    return value_codec(
+        TYPES[kind.split("_")[-1]],
+        nullable="nullable" in kind,
+        version=0,
+        flexible="compact" in kind,
+    )
+
+
+def written(kind: str, value: Any) -> bytes:
     writer = Writer()
-    for value in values:
-        getattr(writer, method)(value)
+    codec(kind).write(writer, value)
     return writer.getvalue()
 
 
-def read(method: str, data: bytes) -> Any:
+def read(kind: str, data: bytes) -> Any:
     """The value, which must take all of `data`, also when it lies inside a larger buffer."""
     reader = Reader(data)
-    value = getattr(reader, method)()
+    value = codec(kind).read(reader)
     reader.expect_end()
     inside = Reader(b"\xaa" * 3 + data + b"\xbb" * 9, 3, 3 + len(data))
-    assert getattr(inside, method)() == value
+    assert codec(kind).read(inside) == value
     assert inside.pos == 3 + len(data)
     return value
 
 
-# Method, value, bytes. Numbers from the protocol guide and from KIP-482.
+# Type, value, bytes. Numbers from the protocol guide and from KIP-482.
 EXAMPLES: list[tuple[str, Any, str]] = [
     ("int8", -1, "ff"),
     ("int8", 127, "7f"),
@@ -69,61 +95,53 @@ EXAMPLES: list[tuple[str, Any, str]] = [
     ("compact_string", "ab", "036162"),
     ("compact_nullable_string", None, "00"),
     ("compact_nullable_string", "a", "0261"),
-    ("bytes_", b"", "00000000"),
-    ("bytes_", b"a", "0000000161"),
+    ("bytes", b"", "00000000"),
+    ("bytes", b"a", "0000000161"),
     ("nullable_bytes", None, "ffffffff"),
     ("nullable_bytes", b"a", "0000000161"),
     ("compact_bytes", b"", "01"),
     ("compact_bytes", b"a", "0261"),
     ("compact_nullable_bytes", None, "00"),
     ("compact_nullable_bytes", b"", "01"),
-    ("array_length", 0, "00000000"),
-    ("nullable_array_length", None, "ffffffff"),
-    ("nullable_array_length", 0, "00000000"),
-    ("compact_array_length", 0, "01"),
-    ("compact_nullable_array_length", None, "00"),
-    ("compact_nullable_array_length", 0, "01"),
+    ("array", [], "00000000"),
+    ("nullable_array", None, "ffffffff"),
+    ("nullable_array", [1, -1], "0000000201ff"),
+    ("compact_array", [], "01"),
+    ("compact_nullable_array", None, "00"),
+    ("compact_nullable_array", [5], "0205"),
 ]
 
 
-@pytest.mark.parametrize(("method", "value", "text"), EXAMPLES)
-def test_examples(method: str, value: Any, text: str) -> None:
+@pytest.mark.parametrize(("kind", "value", "text"), EXAMPLES)
+def test_examples(kind: str, value: Any, text: str) -> None:
     data = bytes.fromhex(text)
-    assert written(method, value) == data
-    found = read(method, data)
+    assert written(kind, value) == data
+    found = read(kind, data)
     assert found == value
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(("method", "value", "text"), EXAMPLES)
-def test_examples_cut_short(method: str, value: Any, text: str) -> None:
+@pytest.mark.parametrize(("kind", "value", "text"), EXAMPLES)
+def test_examples_cut_short(kind: str, value: Any, text: str) -> None:
     data = bytes.fromhex(text)
     for size in range(len(data)):
         for reader in (Reader(data[:size]), Reader(data, 0, size)):
             with pytest.raises(DecodeError) as caught:
-                getattr(reader, method)()
+                codec(kind).read(reader)
             assert caught.value.position is not None
             assert 0 <= caught.value.position <= size
 
 
-VIEWS = {
-    "view": "bytes_",
-    "nullable_view": "nullable_bytes",
-    "compact_view": "compact_bytes",
-    "compact_nullable_view": "compact_nullable_bytes",
-}
-
-
-@pytest.mark.parametrize(("method", "twin"), VIEWS.items())
-def test_views_are_not_copies(method: str, twin: str) -> None:
-    data = bytearray(written(twin, b"abc"))
-    view = getattr(Reader(data), method)()
-    assert view == b"abc"
+@pytest.mark.parametrize("form", ["", "nullable_", "compact_", "compact_nullable_"])
+def test_records_are_not_copied(form: str) -> None:
+    data = bytearray(written(f"{form}bytes", b"abc"))
+    view = codec(f"{form}records").read(Reader(data))
+    copy = codec(f"{form}bytes").read(Reader(data))
     data[-1] = ord("z")
-    assert view == b"abz"
-    assert getattr(Reader(data), twin)() == b"abz"
-    if "nullable" in method:
-        assert getattr(Reader(written(twin, None)), method)() is None
+    assert (view, copy) == (b"abz", b"abc")
+    assert written(f"{form}records", b"abc") == written(f"{form}records", [b"a", b"bc"])
+    if "nullable" in form:
+        assert read(f"{form}records", written(f"{form}records", None)) is None
 
 
 INTEGERS = {
@@ -137,23 +155,23 @@ INTEGERS = {
 }
 
 
-@pytest.mark.parametrize("method", INTEGERS)
-def test_integers_round_trip(method: str) -> None:
-    low, high = INTEGERS[method]
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_round_trip(kind: str) -> None:
+    low, high = INTEGERS[kind]
     # Both ends, and both sides of each length of a varint.
     values = {low, high, 0} | {
         sign * 2**bits + near for bits in range(64) for sign in (1, -1) for near in (-1, 0, 1)
     }
     for value in values:
         if low <= value <= high:
-            assert read(method, written(method, value)) == value
+            assert read(kind, written(kind, value)) == value
 
 
-@pytest.mark.parametrize("method", INTEGERS)
-def test_integers_out_of_range(method: str) -> None:
-    for value in (INTEGERS[method][0] - 1, INTEGERS[method][1] + 1):
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_out_of_range(kind: str) -> None:
+    for value in (INTEGERS[kind][0] - 1, INTEGERS[kind][1] + 1):
         with pytest.raises(EncodeError, match=str(value)):
-            written(method, value)
+            written(kind, value)
 
 
 @given(st.text() | st.none(), st.binary() | st.none())
@@ -166,33 +184,33 @@ def test_text_and_bytes_round_trip(text: str | None, data: bytes | None) -> None
 @pytest.mark.parametrize("data", [bytearray(b"ab"), memoryview(b"ab"), memoryview(b"xaybz")[1:4:2]])
 def test_bytes_of_any_kind(data: Any) -> None:
     expected = bytes(data)
-    assert written("bytes_", data) == len(expected).to_bytes(4, "big") + expected
+    assert written("bytes", data) == len(expected).to_bytes(4, "big") + expected
 
 
 def test_numbers_that_are_not_bytes_are_measured_in_bytes() -> None:
     numbers = memoryview(struct.pack("=2q", 1, 2)).cast("q")
-    assert written("bytes_", numbers) == b"\0\0\0\x10" + bytes(numbers)
+    assert written("bytes", numbers) == b"\0\0\0\x10" + bytes(numbers)
     assert Reader(numbers).span(16) == bytes(numbers)
 
 
 def test_string_limits() -> None:
     longest = "x" * 32767
-    for method in ("string", "compact_string"):
-        assert read(method, written(method, longest)) == longest
+    for kind in ("string", "compact_string"):
+        assert read(kind, written(kind, longest)) == longest
         with pytest.raises(EncodeError, match="32768 bytes"):
-            written(method, longest + "x")
+            written(kind, longest + "x")
         with pytest.raises(EncodeError, match="UTF-8"):
-            written(method, "\ud800")
+            written(kind, "\ud800")
         with pytest.raises(EncodeError, match="bytes where a string"):
-            written(method, b"x")
+            written(kind, b"x")
     with pytest.raises(EncodeError, match="str where bytes"):
-        written("bytes_", "x")
+        written("bytes", "x")
     with pytest.raises(EncodeError, match=r"not a uuid\.UUID"):
         written("uuid", "x")
 
 
 @pytest.mark.parametrize(
-    ("method", "text", "message", "position"),
+    ("kind", "text", "message", "position"),
     [
         ("string", "ffff", "null where a value", 0),
         ("string", "fffe", "negative length -2", 0),
@@ -203,17 +221,17 @@ def test_string_limits() -> None:
         ("compact_string", "00", "null where a value", 0),
         ("compact_string", "02ff", "not UTF-8", 1),
         ("compact_string", "ffffffff0f", "need 4294967294 bytes, have 0", 5),
-        ("bytes_", "ffffffff", "null where a value", 0),
+        ("bytes", "ffffffff", "null where a value", 0),
         ("nullable_bytes", "fffffffe", "negative length -2", 0),
-        ("bytes_", "7fffffff00", "need 2147483647 bytes, have 1", 4),
-        ("view", "80000000", "negative length", 0),
+        ("bytes", "7fffffff00", "need 2147483647 bytes, have 1", 4),
+        ("records", "80000000", "negative length", 0),
         ("compact_bytes", "00", "null where a value", 0),
-        ("array_length", "ffffffff", "null where a value", 0),
-        ("array_length", "80000000", "negative length", 0),
-        ("array_length", "0000000300", "3 elements", 4),
-        ("compact_array_length", "00", "null where a value", 0),
-        ("compact_array_length", "ffffffff0f", "4294967294 elements", 5),
-        ("compact_nullable_array_length", "0300", "2 elements", 1),
+        ("array", "ffffffff", "null where a value", 0),
+        ("array", "80000000", "negative length", 0),
+        ("array", "0000000300", "3 elements", 4),
+        ("compact_array", "00", "null where a value", 0),
+        ("compact_array", "ffffffff0f", "4294967294 elements", 5),
+        ("compact_nullable_array", "0300", "2 elements", 1),
         ("unsigned_varint", "ffffffff10", "too large", 0),
         ("unsigned_varint", "808080808000", "longer than 5 bytes", 0),
         ("varint", "ffffffff1f", "too large", 0),
@@ -221,11 +239,11 @@ def test_string_limits() -> None:
         ("varlong", "8080808080808080808000", "longer than 10 bytes", 0),
     ],
 )
-def test_bad_bytes(method: str, text: str, message: str, position: int) -> None:
+def test_bad_bytes(kind: str, text: str, message: str, position: int) -> None:
     for lead in (0, 5):
         reader = Reader(bytes(lead) + bytes.fromhex(text), lead)
         with pytest.raises(DecodeError, match=message) as caught:
-            getattr(reader, method)()
+            codec(kind).read(reader)
         assert caught.value.position == lead + position
 
 
@@ -240,18 +258,18 @@ def test_more_elements_than_any_broker_sends_are_refused() -> None:
     """Each takes more memory than its bytes, so that the size of a frame is no limit."""
     data = (MAX_ELEMENTS + 1).to_bytes(4, "big") + bytes(MAX_ELEMENTS + 1)
     with pytest.raises(DecodeError, match="1000001 elements, more than the limit of 1000000"):
-        Reader(data).array_length()
+        read("array", data)
     writer = Writer()
     writer.tagged_fields([(tag, b"") for tag in range(MAX_TAGGED_FIELDS + 1)])
     with pytest.raises(DecodeError, match="10001 elements, more than the limit of 10000"):
         Reader(writer.getvalue()).tagged_fields()
 
 
-def test_array_length_weighs_its_elements() -> None:
-    data = b"\0\0\0\x02" + bytes(7)
-    assert Reader(data).array_length(3) == 2
+def test_the_length_of_an_array_is_compared_with_the_size_of_its_elements() -> None:
+    numbers = value_codec(schema.ArrayOf(schema.INT32), nullable=False, version=0, flexible=False)
+    assert numbers.read(Reader(b"\0\0\0\x02" + bytes(8))) == [0, 0]
     with pytest.raises(DecodeError, match="2 elements of 4 or more bytes, but only 7"):
-        Reader(data).array_length(4)
+        numbers.read(Reader(b"\0\0\0\x02" + bytes(7)))
 
 
 def test_span_and_claim() -> None:
@@ -289,7 +307,6 @@ def test_tagged_fields() -> None:
         (5, b""),
         (300, bytes(200)),
     ]
-    assert written("tagged_fields", []) == b"\0"
     assert Reader(b"\0").tagged_fields() == []
 
 
@@ -308,19 +325,19 @@ def test_bad_tagged_fields(text: str, message: str) -> None:
         Reader(bytes.fromhex(text)).tagged_fields()
 
 
-_METHODS: list[Callable[[Reader], Any]] = [
-    getattr(Reader, name)
-    for name in [*{method for method, _, _ in EXAMPLES}, *VIEWS, "tagged_fields"]
+_READS: list[Callable[[Reader], Any]] = [
+    *(codec(kind).read for kind in {kind for kind, _, _ in EXAMPLES}),
+    Reader.tagged_fields,
 ]
 
 
-@given(st.lists(st.sampled_from(_METHODS), max_size=8), st.binary(max_size=40))
-def test_any_reads_of_any_bytes(methods: list[Callable[[Reader], Any]], data: bytes) -> None:
+@given(st.lists(st.sampled_from(_READS), max_size=8), st.binary(max_size=40))
+def test_any_reads_of_any_bytes(reads: list[Callable[[Reader], Any]], data: bytes) -> None:
     reader = Reader(data)
-    for method in methods:
+    for read_value in reads:
         before = reader.pos
         try:
-            method(reader)
+            read_value(reader)
         except DecodeError as error:
             assert error.position is not None
             assert before <= error.position <= len(data)
