@@ -26,8 +26,13 @@ if TYPE_CHECKING:
         control_type,
         split_batches,
     )
-    from sparkkafka.protocol.records.codecs import Codec, register_codec
-    from sparkkafka.protocol.records.compression import OutputTooLargeError, compress, decompress
+    from sparkkafka.protocol.records.compression import (
+        Codec,
+        OutputTooLargeError,
+        compress,
+        decompress,
+        register_codec,
+    )
     from sparkkafka.protocol.single import (
         PlainRecord,
         crc32c,
@@ -82,8 +87,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "records.codecs": "Codec register_codec",
-    "records.compression": "OutputTooLargeError compress decompress",
+    "records.compression": "Codec OutputTooLargeError compress decompress register_codec",
     "messages.consumer_protocol": "Assignment Subscription decode_assignment decode_subscription "
     "encode_assignment encode_subscription",
     "framing": "Framing decode_request encode_response",

@@ -26,7 +26,7 @@ from sparkkafka.protocol.records.batches import (
     batch_parts,
     split_batches,
 )
-from sparkkafka.protocol.records.codecs import Codec, codec_of
+from sparkkafka.protocol.records.compression import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
 
 

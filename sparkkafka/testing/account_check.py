@@ -44,7 +44,7 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.protocol.messages import REQUESTS
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.protocol.releases import release_of
 
 OK: Final = "ok"

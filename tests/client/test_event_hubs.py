@@ -18,7 +18,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop, RecordedRequest, Throttle
 from sparkkafka.testing.fake.log.records import parse_header

@@ -10,8 +10,7 @@ from raw_client import Closed, RawClient, batch, produce_request, sequenced
 
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import PartitionProduceData
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import compress
+from sparkkafka.protocol.records.compression import Codec, compress
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.log.log import PartitionLog
 from tests.support import reference

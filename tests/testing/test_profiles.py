@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from sparkkafka.client import Admin, Consumer, OffsetSpec, Producer, TopicPartition
 from sparkkafka.errors import KafkaError, UnsupportedVersionError
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.profiles import PROFILES

@@ -68,7 +68,7 @@ from sparkkafka.protocol.messages import (
     TopicProduceData,
 )
 from sparkkafka.protocol.records.batches import batch_parts
-from sparkkafka.protocol.records.codecs import Codec, codec_by_name
+from sparkkafka.protocol.records.compression import Codec, codec_by_name
 from sparkkafka.protocol.wire.primitives import uuid_of
 
 if TYPE_CHECKING:

@@ -67,9 +67,9 @@ from sparkkafka.protocol.records.batches import (
     NO_TIMESTAMP_TYPE,
     RecordBatch,
 )
-from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES, slices
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+from sparkkafka.protocol.wire.primitives import BytesLike
 from sparkkafka.protocol.wire.varints import BadVarintError
 
 CHUNK_BYTES = PIECE_BYTES

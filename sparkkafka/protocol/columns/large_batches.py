@@ -39,9 +39,9 @@ from sparkkafka.protocol.columns.columns import (
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, ReadProgress, check_batch
 from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES
 from sparkkafka.protocol.wire import varints
+from sparkkafka.protocol.wire.primitives import BytesLike
 
 _WRAP = 1 << 64
 

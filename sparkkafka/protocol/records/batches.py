@@ -38,7 +38,7 @@ from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeErro
 from sparkkafka.protocol import constants
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import compression
-from sparkkafka.protocol.records.codecs import BytesLike, Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.protocol.records.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
@@ -47,7 +47,7 @@ from sparkkafka.protocol.records.legacy import (
     convert_message_set,
     entry_size,
 )
-from sparkkafka.protocol.wire.primitives import Reader
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader
 
 HEADER = struct.Struct(
     ">q"  # baseOffset

@@ -29,8 +29,7 @@ from typing import NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol import constants
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
+from sparkkafka.protocol.records.compression import Codec, OutputTooLargeError, decompress
 from sparkkafka.protocol.wire.varints import append_varint, zigzag
 
 LOG_OVERHEAD_BYTES = 12  # offset and size

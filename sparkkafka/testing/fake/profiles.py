@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparkkafka.errors import ErrorCode
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.faults import Action, Delay, Drop, RecordedRequest, Throttle
 from sparkkafka.testing.fake.log.records import parse_header
 from sparkkafka.testing.fake.state import Quirk

@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from sparkkafka.client import Consumer
 from sparkkafka.protocol.columns.columns import headers_cost_bytes
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.support import forks, reference
 from tests.support.batches import build_batch

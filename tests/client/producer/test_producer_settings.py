@@ -18,7 +18,7 @@ from sparkkafka.client import Deadline, Producer
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.faults import Delay, RecordedRequest
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options

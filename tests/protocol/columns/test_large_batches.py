@@ -19,8 +19,12 @@ from sparkkafka.protocol.columns import large_batches
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks, decode_large
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import PIECE_BYTES, compress, decompressed_pieces
+from sparkkafka.protocol.records.compression import (
+    PIECE_BYTES,
+    Codec,
+    compress,
+    decompressed_pieces,
+)
 from tests.protocol.record_cases import (
     NOW,
     batch_of,

@@ -21,10 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError, OptionError
-from sparkkafka.protocol.records.codecs import LEVELS, Codec, codec_by_name
 from sparkkafka.protocol.records.compression import (
+    LEVELS,
+    Codec,
     OutputTooLargeError,
     _xxh32_short,
+    codec_by_name,
     compress,
     decompress,
 )

@@ -18,7 +18,7 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch, first_batch_size, split_batches
-from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import Codec
 from tests.support import reference
 from tests.support.properties import examples
 from tests.support.reference import Record

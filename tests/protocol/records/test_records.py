@@ -29,8 +29,7 @@ from sparkkafka.protocol.records.batches import (
     first_batch_size,
     split_batches,
 )
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import compress
+from sparkkafka.protocol.records.compression import Codec, compress
 from tests.support import reference
 from tests.support.batches import build_batch
 from tests.support.properties import examples

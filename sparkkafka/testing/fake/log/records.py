@@ -13,8 +13,7 @@ from typing import NamedTuple
 import crc32c
 
 from sparkkafka.errors import KafkaError
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import decompress
+from sparkkafka.protocol.records.compression import Codec, decompress
 from sparkkafka.protocol.wire.varints import read_zigzag
 
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp,
