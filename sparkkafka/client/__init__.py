@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import DamagedRecord, Record, Records
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.group.membership import GroupMetadata
+    from sparkkafka.client.group.committed_offsets import GroupMetadata
     from sparkkafka.client.net.connection import Connection
     from sparkkafka.client.producer.futures import (
         Delivery,
@@ -128,7 +128,7 @@ _MODULES = {
     "consumer.consumer": "Consumer",
     "consumer.record": "DamagedRecord Record Records",
     "deadline": "Deadline",
-    "group.membership": "GroupMetadata",
+    "group.committed_offsets": "GroupMetadata",
     "net.connection": "Connection",
     "producer.futures": "Delivery RecordFailure RecordMetadata TableDelivery",
     "producer.producer": "Producer",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.errors import CommitFailedError, TransactionError, UnsupportedVersionError
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings

@@ -47,7 +47,7 @@ from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.client.metrics import FetchMetrics, Metrics, PartitionFigures, Sampled
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import ConsumerOptions, parse_consumer_settings

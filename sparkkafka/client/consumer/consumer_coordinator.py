@@ -25,10 +25,13 @@ from sparkkafka.client.cluster.request_driver import find_group_coordinator
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
+    Commit,
+    GroupMetadata,
+    NewOffsets,
     commit_group_offsets,
     fetch_committed,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, NewOffsets, RebalanceHooks
+from sparkkafka.client.group.membership import RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import (
     OffsetAndMetadata,

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.group import membership
+from sparkkafka.client.group import committed_offsets, membership
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
 from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.metrics import FetchMetrics
@@ -520,11 +520,11 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
     """Waits while the leader assigns topics to which this member does not subscribe."""
 
     @property
-    def metadata(self) -> membership.GroupMetadata:
+    def metadata(self) -> committed_offsets.GroupMetadata:
         """Return the member's identity, for commits in a transaction."""
         thread = self._thread
         if thread is None:
-            return membership.GroupMetadata(
+            return committed_offsets.GroupMetadata(
                 self._group_id, group_instance_id=self._options.group_instance_id
             )
         with thread.lock:
@@ -533,9 +533,9 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
         return self._metadata_of(generation._replace(generation_id=known))
 
-    def _metadata_of(self, generation: Generation) -> membership.GroupMetadata:
+    def _metadata_of(self, generation: Generation) -> committed_offsets.GroupMetadata:
         """Return this member's identity in a generation."""
-        return membership.GroupMetadata(
+        return committed_offsets.GroupMetadata(
             self._group_id,
             generation.generation_id,
             generation.member_id,
@@ -552,12 +552,14 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             return True
         return self._begin_rebalance(thread, topics)
 
-    def committer(self, topic_ids: TopicIds) -> membership.Commit:
+    def committer(self, topic_ids: TopicIds) -> committed_offsets.Commit:
         """Return a function that commits as this member in its generation. After the next rebalance
         the coordinator refuses such commits."""
         thread = self._thread
         if thread is None:
-            raise membership.commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise committed_offsets.commit_failed(
+                errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id
+            )
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         if phase is not Phase.JOINED:
@@ -566,14 +568,23 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
                 if phase in REBALANCING
                 else errors.ErrorCode.UNKNOWN_MEMBER_ID
             )
-            raise membership.commit_failed(code, self._group_id)
+            raise committed_offsets.commit_failed(code, self._group_id)
         identity = self._metadata_of(generation)
 
-        def commit(cluster: Cluster, offsets: membership.NewOffsets, deadline: Deadline) -> None:
+        def commit(
+            cluster: Cluster, offsets: committed_offsets.NewOffsets, deadline: Deadline
+        ) -> None:
             """Commit as the member of the generation in which the committer was made. Raises
             CommitFailedError if that generation has ended."""
             try:
-                membership.commit_as_member(cluster, lambda: identity, offsets, topic_ids, deadline)
+                committed_offsets.commit_group_offsets(
+                    cluster,
+                    self._group_id,
+                    offsets,
+                    deadline=deadline,
+                    topic_ids=topic_ids,
+                    identity=lambda: identity,
+                )
             except errors.CommitFailedError as error:
                 if error.code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")

@@ -1,7 +1,8 @@
-"""Offsets of a consumer group: reads, commits and deletes them without being a member.
+"""Offsets of a consumer group: reads and commits them, as a member or not.
 
 Kafka keeps offsets for any group name. Any client may commit offsets of a group without members
-(generation -1, member ""); if a group has members, only they may.
+(generation -1, member ""); if a group has members, only they may. The coordinator refuses the
+commit of a former member, whose partitions other members may own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
@@ -40,14 +41,21 @@ from sparkkafka.protocol.wire.primitives import NULL_UUID
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 """The ids of the topics to which offsets belong, as far as they are known."""
 
+NewOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+"""The offsets of a commit, each with its metadata and leader epoch."""
+
+Commit: TypeAlias = Callable[[Cluster, NewOffsets, Deadline], None]
+"""Commits offsets as the member for which it was made, over connections of the given cluster.
+
+Raises CommitFailedError if the group has removed the member or began a rebalance, UnknownTopicError
+for a topic that does not exist or was recreated, BrokerError for other refusals, KafkaTimeoutError
+with the last failure. In the last three cases some of the offsets may be committed."""
+
 REQUIRE_STABLE_VERSION = 7
 """From this version on OffsetFetch has require_stable."""
 
 GROUPS_VERSION = 8
 """From this version on OffsetFetch has a list of groups."""
-
-INSTANCE_ID_VERSION = 7
-"""From this version on OffsetCommit has a group.instance.id."""
 
 MAX_ID_AGE_S = 1.0
 """The age up to which metadata shows that a commit by name is one to the topic that was read."""
@@ -55,6 +63,30 @@ MAX_ID_AGE_S = 1.0
 MAX_COMMIT_BYTES = 512_000
 """A broker writes the offsets of one request as one batch, and refuses a batch above its
 message.max.bytes (1 MB), 4.x without a reason. Larger commits are split into several requests."""
+
+
+class GroupMetadata(NamedTuple):
+    """A member of a group, and its generation (Java's ConsumerGroupMetadata).
+
+    `generation_id` is the member epoch under KIP-848. NO_GENERATION and NO_MEMBER_ID stand for a
+    client that is not a member. `is_outside`: a consumer subscribes to topics but is not in the
+    group now, since it was removed or has not joined yet. A producer must commit nothing for it:
+    brokers would take its offsets as those of a client that is not a member. `topic_ids` has the
+    ids of the topics in which the consumer's positions are: a producer commits no offsets to later
+    topics of the same names.
+    """
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    is_outside: bool = False
+    topic_ids: TopicIds | None = None
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it names a member or generation, not only a group."""
+        return self.generation_id != NO_GENERATION or self.member_id != NO_MEMBER_ID
 
 
 _HAS_MEMBERS = (
@@ -225,7 +257,7 @@ class CommitHandler(OffsetsHandler):
     def __init__(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: NewOffsets,
         topic_ids: TopicIds,
     ) -> None:
         super().__init__(group_id)
@@ -294,11 +326,78 @@ class CommitHandler(OffsetsHandler):
         return version >= self.topic_id_version
 
 
+# --- commits as a member --------------------------------------------------------------------------
+
+MEMBER_HINTS: Mapping[int, str] = {
+    errors.ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group: grant READ on it, or set another group.id"
+    ),
+    errors.ErrorCode.INVALID_GROUP_ID: "the brokers do not take this group.id: choose another one",
+    errors.ErrorCode.FENCED_INSTANCE_ID: (
+        "another consumer has joined with the same group.instance.id and replaced this one: "
+        "each consumer needs an id of its own"
+    ),
+    errors.ErrorCode.GROUP_MAX_SIZE_REACHED: (
+        "the group has as many members as the brokers allow (group.max.size, or "
+        "group.consumer.max.size): stop a member first, or let an admin raise the limit. IBM Event "
+        "Streams says so when the plan has no more groups: delete a group"
+    ),
+}
+"""What a member can do about an error of the coordinator."""
+
+
+_NOT_A_MEMBER_NOW = frozenset(
+    {
+        errors.ErrorCode.UNKNOWN_MEMBER_ID,
+        errors.ErrorCode.ILLEGAL_GENERATION,
+        errors.ErrorCode.REBALANCE_IN_PROGRESS,
+        errors.ErrorCode.FENCED_MEMBER_EPOCH,
+        errors.ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+
+_COMMIT_HINTS: Mapping[int, str] = {
+    **MEMBER_HINTS,
+    errors.ErrorCode.REBALANCE_IN_PROGRESS: (
+        "the group is rebalancing: call poll until that is over, then commit what is still this "
+        "consumer's"
+    ),
+    errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "this user may not commit offsets of the topic: grant READ on it"
+    ),
+    errors.ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        "the text beside an offset is longer than the brokers' offset.metadata.max.bytes"
+    ),
+}
+
+NO_LONGER_A_MEMBER = (
+    "this consumer is no longer a member of that generation, its partitions may be another's: the "
+    "time between two polls was longer than max.poll.interval.ms, or the brokers heard nothing for "
+    "session.timeout.ms. Call poll to join again. To avoid it, raise max.poll.interval.ms or lower "
+    "max.poll.records"
+)
+
+
+def commit_failed(code: int, group_id: str) -> errors.CommitFailedError:
+    """Return the error of a commit by a client that is not a member, or whose group is
+    rebalancing."""
+    where = f"OffsetCommit of group {group_id!r}"
+    return errors.CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
+
+
+class _StaleEpoch(errors.BrokerError):
+    """The member's epoch has just changed: a retry sends the new one (Java's
+    CommitRequestManager)."""
+
+    _retriable = True
+
+
 class CommitOffsets(CommitHandler):
-    """Commits offsets of a group without members; `membership` has the subclass for members.
+    """Commits offsets of a group as the member that `identity` returns, which is called for each
+    request; without it as a client that is not a member, which needs a group without members.
 
     An offset without an id in `topic_ids` gets the one in the metadata of `cluster`. Brokers know
-    ids in commits since Kafka 4.2.
+    ids in commits since Kafka 4.2. The request has at least the version `min_version`.
     """
 
     request_type = messages.OffsetCommitRequest
@@ -308,27 +407,54 @@ class CommitOffsets(CommitHandler):
     def __init__(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: NewOffsets,
         cluster: Cluster | None = None,
         topic_ids: TopicIds | None = None,
+        identity: Callable[[], GroupMetadata] | None = None,
+        min_version: int = 0,
     ) -> None:
         ids = {} if cluster is None else {tp: cluster.topic_id(tp.topic) for tp in offsets}
         known = {tp: topic_id for tp, topic_id in ids.items() if topic_id is not None}
         super().__init__(group_id, offsets, known | dict(topic_ids or {}))
+        self._identity = identity
+        self._min_version = min_version
         if self.has_all_ids:
             self.highest_version = messages.OffsetCommitRequest.MAX_VERSION
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetCommitRequest:
-        """See `ApiHandler.build`. Without members, the coordinator expects no generation and no
-        member id."""
+        """See `ApiHandler.build`. Each attempt has the member's present generation or epoch."""
+        identity = GroupMetadata(self.group_id) if self._identity is None else self._identity()
         return messages.OffsetCommitRequest(
             group_id=self.group_id,
-            generation_id_or_member_epoch=NO_GENERATION,
-            member_id=NO_MEMBER_ID,
+            generation_id_or_member_epoch=identity.generation_id,
+            member_id=identity.member_id,
+            group_instance_id=identity.group_instance_id,
             topics=self.request_topics(
                 messages.OffsetCommitRequestTopic, messages.OffsetCommitRequestPartition, items
             ),
         )
+
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
+        """See `ApiHandler.unsupported_reason`. Older versions have no member epoch."""
+        if version >= self._min_version:
+            return None
+        return (
+            f"there is no version {self._min_version} of OffsetCommit, which "
+            "group.protocol=consumer needs: set group.protocol=classic"
+        )
+
+    def explain(self, item: TopicPartition, error: errors.BrokerError) -> errors.KafkaError:
+        """Return the error for users: CommitFailedError if the member is no longer in the group."""
+        if self._identity is None:
+            return super().explain(item, error)
+        code, where = error.code, error.where
+        if code in _NOT_A_MEMBER_NOW:
+            return errors.CommitFailedError(
+                code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER)
+            )
+        if code == errors.ErrorCode.STALE_MEMBER_EPOCH:
+            return _StaleEpoch(code, where)
+        return errors.BrokerError(code, where, _COMMIT_HINTS.get(code))
 
 
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
@@ -447,19 +573,28 @@ def fetch_committed(
 def commit_group_offsets(
     cluster: Cluster,
     group_id: str,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    offsets: NewOffsets,
     *,
     deadline: Deadline | None = None,
     topic_ids: TopicIds | None = None,
+    identity: Callable[[], GroupMetadata] | None = None,
+    min_version: int = 0,
 ) -> None:
-    """Commit offsets (the next ones to read) of a group that has no members at the moment.
+    """Commit offsets (the next ones to read) of a group that has no members at the moment, or as
+    the member that `identity` returns, which is called for each request.
 
-    `topic_ids` has the ids of the topics that were read. Raises UnknownTopicError for a topic that
-    does not exist or was recreated; BrokerError, naming group and partitions, if the group has
-    members or the broker refuses for another reason; KafkaTimeoutError (with the last failure). In
-    these cases a part may have been committed.
+    `topic_ids` has the ids of the topics that were read, as far as they are known. Raises
+    UnknownTopicError for a topic that does not exist or was recreated; CommitFailedError if the
+    coordinator does not have the member of `identity` or its group rebalances; BrokerError, naming
+    group and partitions, if without `identity` the group has members, or for other refusals;
+    KafkaTimeoutError (with the last failure). In these cases a part may have been committed.
     """
     what = f"committing offsets of group {group_id!r}"
-    handler = CommitOffsets(group_id, offsets, cluster, topic_ids)
+    handler = CommitOffsets(group_id, offsets, cluster, topic_ids, identity, min_version)
     lookup = ToCoordinatorOfReader(cluster, handler, topic_ids or {})
-    call_all(cluster, offsets, handler, lookup, deadline, what)
+    try:
+        call_all(cluster, offsets, handler, lookup, deadline, what)
+    except errors.KafkaTimeoutError as late:
+        if isinstance(late.__cause__, _StaleEpoch):
+            raise commit_failed(late.__cause__.code, group_id) from late.__cause__
+        raise

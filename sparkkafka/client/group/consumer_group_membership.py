@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group import membership
+from sparkkafka.client.group import committed_offsets, membership
 from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
@@ -366,14 +366,14 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
     """Whether the member has reconciled a target since it joined."""
 
     @property
-    def metadata(self) -> membership.GroupMetadata:
+    def metadata(self) -> committed_offsets.GroupMetadata:
         """Return the member's identity, for commits in a transaction."""
         thread = self._thread
         epoch, member_id = NO_GENERATION, NO_MEMBER_ID
         if thread is not None:
             with thread.lock:
                 epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
-        return membership.GroupMetadata(
+        return committed_offsets.GroupMetadata(
             self._group_id, epoch, member_id, self._options.group_instance_id
         )
 
@@ -396,16 +396,18 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
             return False
         return True
 
-    def committer(self, topic_ids: TopicIds) -> membership.Commit:
+    def committer(self, topic_ids: TopicIds) -> committed_offsets.Commit:
         """Return a function that commits offsets as this member. `topic_ids`: of the topics that
         were read."""
         old_identity, loss_count = self._identity(), self._loss_count
 
-        def commit(cluster: Cluster, offsets: membership.NewOffsets, deadline: Deadline) -> None:
+        def commit(
+            cluster: Cluster, offsets: committed_offsets.NewOffsets, deadline: Deadline
+        ) -> None:
             """Commit the offsets. Raises CommitFailedError if the member has lost a partition
             since."""
 
-            def identity() -> membership.GroupMetadata:
+            def identity() -> committed_offsets.GroupMetadata:
                 """Return the member with its present epoch, for each attempt of the request."""
                 # If the epoch has risen since, partitions that the member still owns may be
                 # committed. Under the new epoch the coordinator would also take offsets of
@@ -414,13 +416,19 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                 was_lost = self._loss_count != loss_count  # a new member may have the same epoch
                 if was_lost or (now != old_identity and not offsets.keys() <= self.assignment):
                     code = errors.ErrorCode.STALE_MEMBER_EPOCH
-                    raise membership.commit_failed(code, self._group_id)
+                    raise committed_offsets.commit_failed(code, self._group_id)
                 return now
 
             try:
-                # Version 9 of OffsetCommit is the first with the member epoch.
-                membership.commit_as_member(
-                    cluster, identity, offsets, topic_ids, deadline, min_version=9
+                identity()  # raises before anything is sent
+                committed_offsets.commit_group_offsets(
+                    cluster,
+                    self._group_id,
+                    offsets,
+                    deadline=deadline,
+                    topic_ids=topic_ids,
+                    identity=identity,
+                    min_version=9,  # the first with the member epoch
                 )
             except errors.CommitFailedError:
                 if self._thread is not None:  # a heartbeat's response says what has changed
@@ -429,11 +437,13 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
 
         return commit
 
-    def _identity(self) -> membership.GroupMetadata:
+    def _identity(self) -> committed_offsets.GroupMetadata:
         """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
-            raise membership.commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise committed_offsets.commit_failed(
+                errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id
+            )
         return metadata
 
     def _lose(self) -> None:

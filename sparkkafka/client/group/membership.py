@@ -1,9 +1,7 @@
 """Membership in a group: what both protocols share.
 
 The consumer polls a `GroupMember` on the user's thread. The member calls the consumer's
-`RebalanceHooks` when partitions are revoked, lost or assigned. `GroupMetadata` says as whom a
-producer commits offsets in a transaction; `commit_as_member` commits them as that member. The
-coordinator refuses the commit of a former member, whose partitions other members may own.
+`RebalanceHooks` when partitions are revoked, lost or assigned. Commits are in `committed_offsets`.
 
 The member's `MemberThread` sends all its requests except commits: it joins, sends heartbeats, and
 leaves the group when max.poll.interval.ms is exceeded. The thread shares the metadata of the client
@@ -19,68 +17,25 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, call_all, find_group_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_group_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.group.committed_offsets import (
-    INSTANCE_ID_VERSION,
-    CommitOffsets,
-    ToCoordinatorOfReader,
+    MEMBER_HINTS,
+    Commit,
+    GroupMetadata,
     TopicIds,
 )
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
+from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import (
-    BrokerError,
-    CommitFailedError,
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-)
-from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
-from sparkkafka.protocol.messages import OffsetCommitRequest
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 
 log = logging.getLogger(__name__)
-
-NewOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
-"""The offsets of a commit, each with its metadata and leader epoch."""
-
-Commit: TypeAlias = Callable[[Cluster, NewOffsets, Deadline], None]
-"""Commits offsets as the member for which it was made, over connections of the given cluster.
-
-Raises CommitFailedError if the group has removed the member or began a rebalance, UnknownTopicError
-for a topic that does not exist or was recreated, BrokerError for other refusals, KafkaTimeoutError
-with the last failure. In the last three cases some of the offsets may be committed."""
-
-
-class GroupMetadata(NamedTuple):
-    """A member of a group, and its generation (Java's ConsumerGroupMetadata).
-
-    `generation_id` is the member epoch under KIP-848. NO_GENERATION and NO_MEMBER_ID stand for a
-    client that is not a member. `is_outside`: a consumer subscribes to topics but is not in the
-    group now, since it was removed or has not joined yet. A producer must commit nothing for it:
-    brokers would take its offsets as those of a client that is not a member. `topic_ids` has the
-    ids of the topics in which the consumer's positions are: a producer commits no offsets to later
-    topics of the same names.
-    """
-
-    group_id: str
-    generation_id: int = NO_GENERATION
-    member_id: str = NO_MEMBER_ID
-    group_instance_id: str | None = None
-    is_outside: bool = False
-    topic_ids: TopicIds | None = None
-
-    @property
-    def is_member(self) -> bool:
-        """Whether it names a member or generation, not only a group."""
-        return self.generation_id != NO_GENERATION or self.member_id != NO_MEMBER_ID
 
 
 class RebalanceHooks:
@@ -114,23 +69,6 @@ MAX_SLEEP_S = 3600.0
 """The longest sleep of a thread that has nothing to do until it is woken."""
 
 MAX_POLL_INTERVAL_EXCEEDED = "max.poll.interval.ms passed without a poll"
-
-MEMBER_HINTS: Mapping[int, str] = {
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
-        "this user may not use the group: grant READ on it, or set another group.id"
-    ),
-    ErrorCode.INVALID_GROUP_ID: "the brokers do not take this group.id: choose another one",
-    ErrorCode.FENCED_INSTANCE_ID: (
-        "another consumer has joined with the same group.instance.id and replaced this one: "
-        "each consumer needs an id of its own"
-    ),
-    ErrorCode.GROUP_MAX_SIZE_REACHED: (
-        "the group has as many members as the brokers allow (group.max.size, or "
-        "group.consumer.max.size): stop a member first, or let an admin raise the limit. IBM Event "
-        "Streams says so when the plan has no more groups: delete a group"
-    ),
-}
-"""What a member can do about an error of the coordinator."""
 
 
 def group_error(code: int, group_id: str, where: str, hint: str | None = None) -> BrokerError:
@@ -582,125 +520,3 @@ class GroupMember(ABC, Generic[ThreadT]):
                 raise
         if error is not None:
             raise error
-
-
-# --- commits -------------------------------------------------------------------------------------
-
-_NOT_A_MEMBER_NOW = frozenset(
-    {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.FENCED_INSTANCE_ID,
-    }
-)
-
-_COMMIT_HINTS: Mapping[int, str] = {
-    **MEMBER_HINTS,
-    ErrorCode.REBALANCE_IN_PROGRESS: (
-        "the group is rebalancing: call poll until that is over, then commit what is still this "
-        "consumer's"
-    ),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "this user may not commit offsets of the topic: grant READ on it"
-    ),
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
-        "the text beside an offset is longer than the brokers' offset.metadata.max.bytes"
-    ),
-}
-
-NO_LONGER_A_MEMBER = (
-    "this consumer is no longer a member of that generation, its partitions may be another's: the "
-    "time between two polls was longer than max.poll.interval.ms, or the brokers heard nothing for "
-    "session.timeout.ms. Call poll to join again. To avoid it, raise max.poll.interval.ms or lower "
-    "max.poll.records"
-)
-
-
-def commit_failed(code: int, group_id: str) -> CommitFailedError:
-    """Return the error of a commit by a client that is not a member, or whose group is
-    rebalancing."""
-    where = f"OffsetCommit of group {group_id!r}"
-    return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
-
-
-class _StaleEpoch(BrokerError):
-    """The member's epoch has just changed: a retry sends the new one (Java's
-    CommitRequestManager)."""
-
-    _retriable = True
-
-
-class _CommitAsMember(CommitOffsets):
-    """Commits offsets as a member of a group. `identity` is called for each request and returns the
-    member with its present generation. The request has at least the version `min_version`."""
-
-    def __init__(
-        self,
-        identity: Callable[[], GroupMetadata],
-        offsets: NewOffsets,
-        cluster: Cluster,
-        topic_ids: TopicIds,
-        min_version: int,
-    ) -> None:
-        super().__init__(identity().group_id, offsets, cluster, topic_ids)
-        self._identity = identity
-        self._min_version = min_version
-
-    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
-        """See `ApiHandler.build`. Each attempt has the member's present generation or epoch."""
-        request = super().build(items, version)
-        identity = self._identity()
-        request.generation_id_or_member_epoch = identity.generation_id
-        request.member_id = identity.member_id
-        if version >= INSTANCE_ID_VERSION:
-            request.group_instance_id = identity.group_instance_id
-        return request
-
-    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        """See `ApiHandler.unsupported_reason`. Older versions have no member epoch."""
-        if version >= self._min_version:
-            return None
-        return (
-            f"there is no version {self._min_version} of OffsetCommit, which "
-            "group.protocol=consumer needs: set group.protocol=classic"
-        )
-
-    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
-        """Return the error for users: CommitFailedError if the member is no longer in the group."""
-        code, where = error.code, error.where
-        if code in _NOT_A_MEMBER_NOW:
-            return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
-        if code == ErrorCode.STALE_MEMBER_EPOCH:
-            return _StaleEpoch(code, where)
-        return BrokerError(code, where, _COMMIT_HINTS.get(code))
-
-
-def commit_as_member(
-    cluster: Cluster,
-    identity: Callable[[], GroupMetadata],
-    offsets: NewOffsets,
-    topic_ids: TopicIds,
-    deadline: Deadline,
-    *,
-    min_version: int = 0,
-) -> None:
-    """Commit as the member that `identity` returns, which is called for each request.
-
-    `topic_ids` has the ids of the topics that were read, as far as they are known. Raises
-    CommitFailedError if the coordinator does not have that member or its group rebalances,
-    UnknownTopicError for a topic that does not exist or was recreated, BrokerError (naming group
-    and partitions) for other refusals, KafkaTimeoutError with the last failure. Some of the offsets
-    may have been committed.
-    """
-    handler = _CommitAsMember(identity, offsets, cluster, topic_ids, min_version)
-    group_id = handler.group_id
-    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
-    what = f"committing offsets of group {group_id!r}"
-    try:
-        call_all(cluster, offsets, handler, lookup, deadline, what)
-    except KafkaTimeoutError as late:
-        if isinstance(late.__cause__, _StaleEpoch):
-            raise commit_failed(late.__cause__.code, group_id) from late.__cause__
-        raise

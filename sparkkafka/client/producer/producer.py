@@ -51,7 +51,7 @@ from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
 if TYPE_CHECKING:
-    from sparkkafka.client.group.membership import GroupMetadata
+    from sparkkafka.client.group.committed_offsets import GroupMetadata
     from sparkkafka.client.producer.transaction_manager import TransactionManager
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from sparkkafka.client.cluster.request_driver import (
     find_coordinator,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.producer.transactions import (

@@ -58,7 +58,7 @@ from sparkkafka.protocol import messages
 from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from sparkkafka.client.group.membership import GroupMetadata
+    from sparkkafka.client.group.committed_offsets import GroupMetadata
 
 log = logging.getLogger(__name__)
 

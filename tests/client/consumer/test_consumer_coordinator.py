@@ -15,12 +15,8 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.group.membership import (
-    Commit,
-    GroupMetadata,
-    RebalanceHooks,
-)
+from sparkkafka.client.group.committed_offsets import Commit, GroupMetadata, TopicIds
+from sparkkafka.client.group.membership import RebalanceHooks
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (

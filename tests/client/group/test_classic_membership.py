@@ -9,7 +9,7 @@ from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
 from sparkkafka.client.group.classic_membership import ClassicMember, CompletedRebalance, Phase
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,

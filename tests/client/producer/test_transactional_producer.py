@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.transaction_manager import TRANSITIONS, State
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
