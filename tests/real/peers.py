@@ -287,7 +287,7 @@ def codecs_in(bootstrap: str, topic: str, partitions: int = 1) -> set[str]:
     found = set()
     with Cluster(parse_client_options({"bootstrap.servers": bootstrap})) as cluster:
         for partition in range(partitions):
-            leader = cluster.leader(TopicPartition(topic, partition), cluster.deadline()).leader
+            leader = cluster.topics([topic])[topic].partitions[partition].leader
             wanted = FetchPartition(
                 partition=partition, fetch_offset=0, partition_max_bytes=1_000_000
             )

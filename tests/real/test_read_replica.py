@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.values import TopicPartition
 from tests.client.support import numbers, open_cluster, read_range, reader, write
 
 pytestmark = pytest.mark.real
@@ -52,7 +51,7 @@ def bytes_of(racks: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 def leader(racks: Any) -> int:
     with open_cluster(racks) as cluster:
-        return cluster.leader(TopicPartition("t", 0), cluster.deadline()).leader
+        return cluster.topics(["t"])["t"].partitions[0].leader
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -75,7 +74,7 @@ def test_what_was_just_written_is_read_from_a_replica_that_lags(racks, bytes_of)
     """The follower learns of the new end a moment later: no data loss, and no long wait."""
     racks.create_topic("fresh", replication_factor=3)
     with open_cluster(racks) as cluster:
-        at = cluster.leader(TopicPartition("fresh", 0), cluster.deadline()).leader
+        at = cluster.topics(["fresh"])["fresh"].partitions[0].leader
         near = (at + 1) % 3
         for turn in range(5):
             write(racks, "fresh", 100)

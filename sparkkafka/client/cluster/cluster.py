@@ -21,9 +21,7 @@ from sparkkafka.client.cluster.metadata import (
     PartitionMetadata,
     TopicMetadata,
     nearest_topics,
-    no_leader_error,
     read_topics,
-    unknown_partition_error,
     unknown_topic_error,
 )
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
@@ -62,8 +60,8 @@ class Cluster:
     them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
 
     There are three ways to get metadata. `known_topic`, `known_leader` and `partition_count` read
-    the cache. `request_metadata` requests it and does not wait for missing topics. `topics`,
-    `all_topics` and `leader` retry until the deadline.
+    the cache. `request_metadata` requests it and does not wait for missing topics. `topics` and
+    `all_topics` retry until the deadline.
     """
 
     def __init__(
@@ -258,8 +256,7 @@ class Cluster:
 
         Raises UnknownTopicError if a topic stays unknown for `grace_ms` (None: as long as
         `believed_missing` says), or until the deadline if that is sooner; BrokerError for another
-        error that is not retriable. Both name the topics. A partition without a leader is no error
-        here (see `leader`).
+        error that is not retriable. Both name the topics. A partition without a leader is no error.
         """
         requested = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
@@ -461,29 +458,6 @@ class Cluster:
         known = self.metadata.topics.get(topic)
         return len(known.partitions) if known is not None else None
 
-    def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
-        """Return the partition's leader, from metadata not older than metadata.max.age.ms.
-
-        Retries (until the deadline) while the partition has no leader. Raises UnknownTopicError for
-        a partition that an existing topic does not have.
-        """
-        retry = self.retry(deadline, f"finding the leader of {tp}")
-        while True:
-            topic = self.metadata.topics.get(tp.topic)
-            if topic is None or self._is_outdated(topic):
-                topic = self.topics([tp.topic], deadline)[tp.topic]
-            partition = topic.partitions.get(tp.partition)
-            if partition is None:
-                # It may have been added since: request the metadata once more.
-                topic = self.topics([tp.topic], deadline)[tp.topic]
-                partition = topic.partitions.get(tp.partition)
-            if partition is None:
-                raise unknown_partition_error(tp, len(topic.partitions))
-            if partition.leader in self.brokers:
-                return partition
-            self.mark_stale(tp.topic)
-            retry.after(no_leader_error(tp, partition.error_code))
-
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
         """Return the leader in the cache; None if it is not known or its metadata outdated."""
         topic = self.metadata.topics.get(tp.topic)
@@ -499,7 +473,7 @@ class Cluster:
         return NO_LEADER_EPOCH if leader is None else leader.leader_epoch
 
     def mark_stale(self, topic: str) -> None:
-        """Mark the cached metadata of a topic as stale: the next `leader` requests it again.
+        """Mark the cached metadata of a topic as stale: the next lookup requests it again.
 
         It stays in the cache (`partition_count`), since there is nothing better while no broker
         answers, and a producer continues with it, as Java's does.

@@ -422,7 +422,8 @@ def confirmed_ends(
     for tp, end in later.items():
         if listed[tp].offset < end and not cluster.lists_short_ends:
             cluster.lists_short_ends = True
-            broker = cluster.brokers.get(cluster.leader(tp, deadline).leader, "the broker")
+            leader = cluster.known_leader(tp)
+            broker = "the broker" if leader is None else cluster.brokers[leader.leader]
             log.warning(
                 "%s: %s says in ListOffsets that the log ends at offset %d, and in Fetch that it "
                 "ends at %d. The latter is taken, here and for other partitions, so that no record "

@@ -73,7 +73,7 @@ def test_no_permission(fake_cluster_factory, version):
 
 def test_a_leader_that_moved_is_found(fake):
     with open_cluster(fake) as cluster:
-        before = cluster.leader(TPS[0], cluster.deadline()).leader
+        before = cluster.topics(["t"])["t"].partitions[0].leader
         elsewhere = next(
             node
             for node in fake.broker_ids

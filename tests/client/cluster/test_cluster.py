@@ -73,14 +73,6 @@ def patient(monkeypatch):
     monkeypatch.setattr(cluster_module, "UNKNOWN_TO_ALL_GRACE_MS", 50)
 
 
-def topic_leader(cluster, tp):
-    return cluster.leader(tp, cluster.deadline())
-
-
-def listed_end(cluster, tp):
-    return list_offsets(cluster, {tp: LATEST})
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_topic_that_no_broker_knows_is_missing_soon_and_the_nearest_is_named(
     fake_cluster_factory,
@@ -162,8 +154,7 @@ def test_a_silent_broker_does_not_hold_up_the_error_of_a_missing_topic(
     assert silence.fired
 
 
-@pytest.mark.parametrize("look_up", [topic_leader, listed_end])
-def test_the_partitions_of_a_task_wait_for_their_topic_together(fake_cluster, monkeypatch, look_up):
+def test_the_partitions_of_a_task_wait_for_their_topic_together(fake_cluster, monkeypatch):
     monkeypatch.setattr(cluster_module, "KNOWN_TOPIC_GRACE_MS", 200)
     options = parse_read_options(
         {"kafka.bootstrap.servers": fake_cluster.bootstrap_servers, "subscribe": "t"}
@@ -171,10 +162,10 @@ def test_the_partitions_of_a_task_wait_for_their_topic_together(fake_cluster, mo
     with Cluster(options.client, for_task=True) as cluster:
         cluster.assume_exists("t")
         with pytest.raises(UnknownTopicError):
-            look_up(cluster, TopicPartition("t", 0))
+            list_offsets(cluster, {TopicPartition("t", 0): LATEST})
         fake_cluster.clear_requests()
         with pytest.raises(UnknownTopicError):
-            look_up(cluster, TopicPartition("t", 1))
+            list_offsets(cluster, {TopicPartition("t", 1): LATEST})
         assert len(fake_cluster.requests_of("Metadata")) == 1
 
 
