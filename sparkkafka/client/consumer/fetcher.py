@@ -11,20 +11,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.consumer import fetched_records
-from sparkkafka.client.consumer.leader_connections import LeaderConnection
+from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderFetcher
 from sparkkafka.client.consumer.subscription_state import (
     EpochEnd,
     LogBounds,
     PartitionState,
     SubscriptionState,
 )
-from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
@@ -34,7 +35,6 @@ from sparkkafka.errors import (
     BrokerError,
     CorruptRecordError,
     ErrorCode,
-    KafkaConnectionError,
     KafkaError,
     NoOffsetError,
     UnknownTopicError,
@@ -60,7 +60,7 @@ from sparkkafka.protocol.messages import (
 log = logging.getLogger(__name__)
 
 
-class Fetcher:
+class Fetcher(LeaderFetcher[LeaderConnection]):
     """Fetches records for the partitions of `subscription`. For one thread, except `wake`.
 
     The fetcher has a connection of its own to each leader; those of `cluster` are for metadata
@@ -77,15 +77,10 @@ class Fetcher:
         *,
         for_task: bool = False,
     ) -> None:
-        self._metrics = metrics
-        self._cluster = cluster
-        self.options = options
-        """The options of the next requests."""
+        super().__init__(cluster, options, metrics)
         self._subscription = subscription
         self._for_task = for_task
-        self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = TopicLookup(cluster)
-        self._waker = Waker()
         self.names_topics = False
         """Whether a Fetch named its topics instead of sending their ids, so that the records may be
         those of a recreated topic."""
@@ -98,17 +93,11 @@ class Fetcher:
             if self._for_task and leader.connection is not None and not leader.requested:
                 self._cluster.connections.put_back(leader.node_id, leader.connection)
                 leader.connection = None
-            leader.close()
-        self._leaders.clear()
-        self._waker.close()
+        super().close()
 
     @property
     def is_closed(self) -> bool:
         return self._waker.fileno() < 0
-
-    def wake(self) -> None:
-        """End a `receive` that waits. May be called from any thread."""
-        self._waker.wake()
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -150,7 +139,7 @@ class Fetcher:
             except KafkaError as error:
                 self._on_broker_failure(leader, error)
             except BaseException:  # Ctrl-C: `requested` may lack a request that was sent
-                leader.close()
+                self._on_interrupt(leader)
                 raise
 
     def _look_up_leaders(self, states: list[PartitionState], deadline: Deadline) -> None:
@@ -309,36 +298,6 @@ class Fetcher:
 
     # --- responses ----------------------------------------------------------------------------
 
-    def receive(self, wait_s: float) -> None:
-        """Wait until bytes arrive, and act on the responses that are complete.
-
-        Errors of a partition are kept in its state. Raises errors that a retry cannot fix.
-        """
-        waiting = [
-            (leader, leader.connection)
-            for leader in self._leaders.values()
-            if leader.requested and leader.connection is not None and leader.connection.is_open
-        ]
-        for _, connection in waiting:
-            connection.prepare_to_poll()
-        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
-        for leader, connection in waiting:
-            wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
-            limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000
-            try:
-                received = leader.read_response(
-                    is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
-                )
-                if received is None:
-                    self._receive_in_kernel(leader)
-                else:
-                    self._on_response(leader, connection, *received)
-            except KafkaError as error:
-                self._on_broker_failure(leader, error)
-            except BaseException:  # Ctrl-C: the response is lost, so it is requested again
-                leader.close()
-                raise
-
     def _on_response(
         self,
         leader: LeaderConnection,
@@ -346,15 +305,11 @@ class Fetcher:
         response: Any,
         buffer: fetched_records.ResponseBuffer,
     ) -> None:
-        """End the request in flight, and act on its response."""
         requested = [(state, state.requested_offset) for state in leader.requested]
         leader.requested = []
         for state, _ in requested:
             state.requested_offset = None
-        try:
-            self._take_partitions(leader, connection, requested, response, buffer)
-        finally:
-            buffer.release()
+        self._take_partitions(leader, connection, requested, response, buffer)
 
     def _take_partitions(
         self,
@@ -528,8 +483,8 @@ class Fetcher:
             self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """Act on an error of a connection or a missing response: request the broker's partitions
-        again later, perhaps from another broker. Raises errors that a retry cannot fix."""
+        """See `LeaderFetcher`: request the broker's partitions again later, perhaps from another
+        broker."""
         states = list(leader.requested)
         if leader.connection is None:  # the leader could not be reached
             states = [
@@ -541,15 +496,11 @@ class Fetcher:
             self._cluster.mark_stale(state.tp.topic)
         for state in by_replica:
             state.replica.return_to_leader()
-        leader.close()
-        leader.back_off()
         # An error of a replica is not final, since the leader has the records too; but the leader
         # would refuse the user as well.
         is_only_replica = bool(states) and len(by_replica) == len(states)
-        if not error.retriable and (not is_only_replica or isinstance(error, AuthenticationError)):
-            raise error
-        level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
-        log.log(level, "broker %d: trying again: %s", leader.node_id, error)
+        is_final = not is_only_replica or isinstance(error, AuthenticationError)
+        self._close_failed(leader, error, is_final=is_final and not error.retriable)
 
     def retry(self, state: PartitionState, error: KafkaError) -> None:
         """Request this partition again after a backoff."""
@@ -562,11 +513,5 @@ class Fetcher:
         state.last_failure = error
         self.retries[state.tp] += 1
 
-    @property
-    def next_step_s(self) -> float:
-        """Seconds until the next request after a backoff may be sent; at most 1."""
-        now_s = time.monotonic()
-        times = [now_s + 1.0]
-        times += [leader.not_before_s for leader in self._leaders.values() if not leader.requested]
-        times += [state.not_before_s for state in self._subscription if state.not_before_s > now_s]
-        return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
+    def _retry_times_s(self) -> Iterable[float]:
+        return [state.not_before_s for state in self._subscription]

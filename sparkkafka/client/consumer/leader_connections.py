@@ -1,4 +1,6 @@
-"""A consumer's connections to the leaders of its partitions, each with one request in flight."""
+"""Connections to the leaders of partitions, each with one request in flight: the base of the
+Consumer's Fetcher and of the ShareConsumer's.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,21 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from sparkkafka import errors
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetched_records import ResponseBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState
-from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.deadline import Backoff, Deadline, Waker
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.net.pool import ConnectionPool
 from sparkkafka.client.values import Broker
+from sparkkafka.config.options import FetchOptions
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +94,16 @@ class ConnectionAttempt:
 class LeaderConnection:
     """The connection to one broker, its request in flight, and the memory for responses."""
 
+    is_fetch = False
+    """Whether the request in flight is a Fetch, which a broker may answer after
+    fetch.max.wait.ms."""
+
     def __init__(self, node_id: int, backoff: Backoff) -> None:
         self.node_id = node_id
         self.connection: Connection | None = None
         self.attempt: ConnectionAttempt | None = None
         self.requested: list[PartitionState] = []
         """The partitions of the request in flight."""
-        self.is_fetch = False
-        """Whether the request in flight is a Fetch, not a ListOffsets."""
         self.topic_names: Mapping[uuid.UUID, str] = {}
         """The topics of the Fetch in flight by their ids, which stand for names in its response."""
         self.sent_s = 0.0
@@ -106,6 +113,11 @@ class LeaderConnection:
         self._idle_backoff = Backoff(10, 200)
         self._buffer: FrameBuffer | None = None  # with the first part of an incomplete response
         self._spare_buffers: list[FrameBuffer] = []
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request is in flight."""
+        return bool(self.requested)
 
     def open(
         self, broker: Broker, connections: ConnectionPool, on_end: Callable[[], None]
@@ -182,3 +194,104 @@ class LeaderConnection:
         elif not max_wait_ms or (now_s - self.sent_s) * 1000 < max_wait_ms / 2:
             next_s = now_s + self._idle_backoff.next_ms() / 1000
             self.not_before_s = max(self.not_before_s, next_s)
+
+
+LeaderT = TypeVar("LeaderT", bound=LeaderConnection)
+
+
+class LeaderFetcher(ABC, Generic[LeaderT]):
+    """Sends requests to all leaders concurrently, on connections of its own, and receives the
+    responses. For one thread, except `wake`. `options` are those of the next requests."""
+
+    def __init__(
+        self, cluster: Cluster, options: FetchOptions, metrics: FetchMetrics | None
+    ) -> None:
+        self._cluster = cluster
+        self.options = options
+        self._metrics = metrics
+        self._leaders: dict[int, LeaderT] = {}
+        self._waker = Waker()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for leader in self._leaders.values():
+            leader.close()
+        self._leaders.clear()
+        self._waker.close()
+
+    def wake(self) -> None:
+        """End a `receive` that waits. May be called from any thread."""
+        self._waker.wake()
+
+    def receive(self, wait_s: float) -> None:
+        """Wait until bytes arrive, and act on the responses that are complete. Raises errors that a
+        retry cannot fix."""
+        waiting = [
+            (leader, leader.connection)
+            for leader in self._leaders.values()
+            if leader.has_request and leader.connection is not None and leader.connection.is_open
+        ]
+        for _, connection in waiting:
+            connection.prepare_to_poll()
+        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
+        for leader, connection in waiting:
+            wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
+            limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000
+            try:
+                received = leader.read_response(
+                    is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
+                )
+                if received is None:
+                    self._receive_in_kernel(leader)
+                    continue
+                response, buffer = received
+                try:
+                    self._on_response(leader, connection, response, buffer)
+                finally:
+                    buffer.release()
+            except errors.KafkaError as error:
+                self._on_broker_failure(leader, error)
+            except BaseException:  # Ctrl-C: the response is lost
+                self._on_interrupt(leader)
+                raise
+
+    @property
+    def next_step_s(self) -> float:
+        """Seconds until the next request after a backoff may be sent; at most 1."""
+        now_s = time.monotonic()
+        times = [now_s + 1.0, *self._retry_times_s()]
+        times += [
+            leader.not_before_s for leader in self._leaders.values() if not leader.has_request
+        ]
+        return min(time_s for time_s in times if time_s > now_s) - now_s
+
+    @abstractmethod
+    def _on_response(
+        self, leader: LeaderT, connection: Connection, response: Any, buffer: ResponseBuffer
+    ) -> None:
+        """End the request in flight, and act on its response."""
+
+    @abstractmethod
+    def _on_broker_failure(self, leader: LeaderT, error: errors.KafkaError) -> None:
+        """Act on an error of a connection or a missing response. Raises errors that a retry cannot
+        fix."""
+
+    @abstractmethod
+    def _retry_times_s(self) -> Iterable[float]:
+        """Return the monotonic times of other requests after a backoff, also those in the past."""
+
+    def _receive_in_kernel(self, leader: LeaderT) -> None:
+        """Called while a response is incomplete."""
+
+    def _on_interrupt(self, leader: LeaderT) -> None:
+        """Drop the request in flight, after Ctrl-C: it may have been sent, or its response lost."""
+        leader.close()
+
+    def _close_failed(self, leader: LeaderT, error: errors.KafkaError, *, is_final: bool) -> None:
+        """Close the connection after an error, and delay the next request. Raises a final error."""
+        leader.close()
+        leader.back_off()
+        if is_final:
+            raise error
+        level = logging.INFO if isinstance(error, errors.KafkaConnectionError) else logging.WARNING
+        log.log(level, "broker %d: trying again: %s", leader.node_id, error)

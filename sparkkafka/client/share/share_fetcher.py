@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,8 +26,8 @@ from sparkkafka.client.consumer.fetched_records import (
     take_batches,
     take_before_damage,
 )
-from sparkkafka.client.consumer.leader_connections import LeaderConnection
-from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderFetcher
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.group.consumer_group_membership import NEEDS_SHARE
 from sparkkafka.client.metrics import ShareMetrics
 from sparkkafka.client.net.connection import Connection
@@ -66,11 +66,11 @@ Batches = list[AcknowledgementBatch]
 TopicIds = Mapping[TopicPartition, uuid.UUID]
 
 
-class ShareSession:
+class ShareSession(LeaderConnection):
     """The share session with one leader, its connection, and the acknowledgements to send to it."""
 
-    def __init__(self, leader: LeaderConnection, options: ShareConsumerOptions) -> None:
-        self.leader = leader
+    def __init__(self, node_id: int, backoff: Backoff, options: ShareConsumerOptions) -> None:
+        super().__init__(node_id, backoff)
         self._options = options
         self.epoch = OPEN_EPOCH
         self.generation = 0
@@ -87,12 +87,8 @@ class ShareSession:
         """The request in flight."""
 
     @property
-    def node_id(self) -> int:
-        return self.leader.node_id
-
-    @property
-    def is_fetch(self) -> bool:
-        return isinstance(self.request, ShareFetchRequest)
+    def has_request(self) -> bool:
+        return self.request is not None
 
     def end(self) -> None:
         """Note that the broker has closed or forgotten the session: the next request opens a new
@@ -118,7 +114,7 @@ class ShareSession:
     @property
     def cannot_renew(self) -> bool:
         """Whether the broker is known to be too old for RENEW."""
-        connection = self.leader.connection
+        connection = self.connection
         if connection is None or not connection.is_open:
             return False
         return not connection.supports(ShareAcknowledgeRequest, RENEW_VERSION)
@@ -214,9 +210,11 @@ class AcknowledgementResult(NamedTuple):
     error: errors.KafkaError | None
 
 
-class ShareFetcher:
+class ShareFetcher(LeaderFetcher[ShareSession]):
     """Sends the requests of one ShareConsumer to the leaders. `on_result` is called for each
     partition whose acknowledgements are answered or lost. For one thread, except `wake`."""
+
+    _metrics: ShareMetrics
 
     def __init__(
         self,
@@ -225,14 +223,11 @@ class ShareFetcher:
         on_result: Callable[[AcknowledgementResult], None],
         metrics: ShareMetrics,
     ) -> None:
-        self._cluster = cluster
-        self._metrics = metrics
+        super().__init__(cluster, options.fetch, metrics)
         self._options = options
         self._on_result = on_result
-        self._sessions: dict[int, ShareSession] = {}
         self._assigned: TopicIds = {}
         self._member_id = ""
-        self._waker = Waker()
         self._backoff = cluster.backoff()
         self._next_lookup_s = 0.0
         self.acquired: deque[AcquiredPartition] = deque()
@@ -247,21 +242,15 @@ class ShareFetcher:
         self._assigned = partitions
         self._member_id = member_id
 
-    def wake(self) -> None:
-        self._waker.wake()
-
     @property
     def has_unanswered(self) -> bool:
         """Whether there are acknowledgements that are not sent, or whose response has not
         arrived."""
-        return any(session.unsent or session.sent for session in self._sessions.values())
+        return any(session.unsent or session.sent for session in self._leaders.values())
 
     def close(self) -> None:
-        for session in self._sessions.values():
-            session.leader.close()
-        self._sessions.clear()
+        super().close()
         self.acquired.clear()
-        self._waker.close()
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -278,7 +267,7 @@ class ShareFetcher:
                 by_node.setdefault(known.leader, {})[tp] = topic_id
         # Brokers that lead none of them any more may still have partitions in the session, or need
         # acknowledgements.
-        for node_id, session in self._sessions.items():
+        for node_id, session in self._leaders.items():
             if session.partitions or session.unsent:
                 by_node.setdefault(node_id, {})
         for node_id, assigned in by_node.items():
@@ -294,14 +283,14 @@ class ShareFetcher:
 
     def send_acknowledgements(self) -> None:
         """Send acknowledgements to the leaders without a request in flight."""
-        for session in self._sessions.values():
+        for session in self._leaders.values():
             if session.unsent:
                 self._send(session)
 
     def close_sessions(self) -> None:
         """Close the sessions with leaders without a request in flight, and send these the last
         acknowledgements. The leaders give the other acquired records to other members."""
-        for session in self._sessions.values():
+        for session in self._leaders.values():
             if session.request is None and session.epoch != OPEN_EPOCH:
                 self._send(session, closes=True)
 
@@ -309,17 +298,15 @@ class ShareFetcher:
     def has_sessions(self) -> bool:
         """Whether a session is open or a request in flight."""
         return any(
-            session.request is not None or session.epoch != OPEN_EPOCH
-            for session in self._sessions.values()
+            session.has_request or session.epoch != OPEN_EPOCH for session in self._leaders.values()
         )
 
     def _session(self, node_id: int) -> ShareSession:
         """Return the session with this broker; make one if there is none."""
-        session = self._sessions.get(node_id)
-        if session is None:
-            leader = LeaderConnection(node_id, self._cluster.backoff())
-            session = self._sessions[node_id] = ShareSession(leader, self._options)
-        return session
+        if node_id not in self._leaders:
+            session = ShareSession(node_id, self._cluster.backoff(), self._options)
+            self._leaders[node_id] = session
+        return self._leaders[node_id]
 
     def _send(
         self, session: ShareSession, assigned: TopicIds | None = None, *, closes: bool = False
@@ -327,12 +314,11 @@ class ShareFetcher:
         """Send a ShareFetch for the partitions `assigned` with their acknowledgements, or without
         `assigned` a ShareAcknowledge with all of them. With `closes` also close the session. Do
         nothing while a request is in flight."""
-        leader = session.leader
-        if session.request is not None or time.monotonic() < leader.not_before_s:
+        if session.has_request or time.monotonic() < session.not_before_s:
             return
         try:
             broker = self._cluster.broker(session.node_id)
-            connection = leader.open(broker, self._cluster.connections, self.wake)
+            connection = session.open(broker, self._cluster.connections, self.wake)
             if connection is None:
                 return
             if assigned is None:
@@ -340,15 +326,13 @@ class ShareFetcher:
             else:
                 request = session.fetch_request(connection, self._member_id, assigned)
             connection.send(request, Deadline(self._cluster.options.request_timeout_ms))
-            session.request = request
+            session.request, session.is_fetch = request, assigned is not None
             session.sent, session.unsent = session.unsent, {}
-            leader.sent_s = time.monotonic()
+            session.sent_s = time.monotonic()
         except errors.KafkaError as error:
             self._on_broker_failure(session, error)
         except BaseException:  # Ctrl-C: the request may have been sent
-            self._lose_session(
-                session, errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
-            )
+            self._on_interrupt(session)
             raise
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
@@ -374,42 +358,11 @@ class ShareFetcher:
 
     # --- responses ----------------------------------------------------------------------------
 
-    def receive(self, wait_s: float) -> None:
-        """Wait until bytes arrive, and act on the responses that are complete."""
-        waiting = [
-            (session, session.leader.connection)
-            for session in self._sessions.values()
-            if session.request is not None
-            and session.leader.connection is not None
-            and session.leader.connection.is_open
-        ]
-        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
-        for session, connection in waiting:
-            limit_s = self._cluster.options.request_timeout_ms / 1000
-            limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
-            try:
-                received = session.leader.read_response(
-                    is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
-                )
-                if received is not None:
-                    response, buffer = received
-                    try:
-                        self._on_response(session, connection, response, buffer)
-                    finally:
-                        buffer.release()
-            except errors.KafkaError as error:
-                self._on_broker_failure(session, error)
-            except BaseException:  # Ctrl-C: the response is lost
-                self._lose_session(
-                    session, errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
-                )
-                raise
-
     def _on_response(
         self, session: ShareSession, connection: Connection, response: Any, buffer: ResponseBuffer
     ) -> None:
         """Act on the response for each partition: records, and results of acknowledgements."""
-        leader, request = session.leader, session.request
+        request = session.request
         if request is None:
             return
         is_fetch = session.is_fetch
@@ -418,7 +371,7 @@ class ShareFetcher:
         if is_fetch:
             self._metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
-            leader.not_before_s = time.monotonic() + response.throttle_time_ms / 1000
+            session.not_before_s = time.monotonic() + response.throttle_time_ms / 1000
         if response.acquisition_lock_timeout_ms > 0:
             self.lock_timeout_ms = response.acquisition_lock_timeout_ms
         code = response.error_code
@@ -458,7 +411,7 @@ class ShareFetcher:
         for tp, batches in left_out.items():
             message = f"the response leaves {tp} out"
             self._on_acknowledged(tp, batches, code, where, message)
-        leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
+        session.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
     def _on_error_response(self, session: ShareSession, error: errors.BrokerError) -> None:
         """Act on an error of a whole response. If it ends the session, the acquired records are
@@ -477,7 +430,7 @@ class ShareFetcher:
                     self._cluster.mark_stale(tp.topic)
             else:
                 self.failures.append(error)
-        session.leader.back_off()
+        session.back_off()
 
     def _on_acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
@@ -509,7 +462,7 @@ class ShareFetcher:
                 log.info("%s: trying again: %s", tp, error)
             else:
                 self.failures.append(error)
-            session.leader.back_off()
+            session.back_off()
             return False
         if not row.acquired_records:
             return False
@@ -546,19 +499,18 @@ class ShareFetcher:
     # --- failures ---------------------------------------------------------------------------
 
     def _on_broker_failure(self, session: ShareSession, error: errors.KafkaError) -> None:
-        """Act on an error of a connection or a missing response: the session is lost, and a later
-        request opens a new one. Raises errors that a retry cannot fix."""
+        """See `LeaderFetcher`: the session is lost, and a later request opens a new one."""
         self._lose_session(session, error)
         for tp in self._assigned:
             known = self._cluster.known_leader(tp)
             if known is not None and known.leader == session.node_id:
                 self._cluster.mark_stale(tp.topic)
-        session.leader.close()
-        session.leader.back_off()
-        if not error.retriable:
-            raise error
-        level = logging.INFO if isinstance(error, errors.KafkaConnectionError) else logging.WARNING
-        log.log(level, "broker %d: trying again: %s", session.node_id, error)
+        self._close_failed(session, error, is_final=not error.retriable)
+
+    def _on_interrupt(self, session: ShareSession) -> None:
+        """See `LeaderFetcher`: the session is lost, too."""
+        error = errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
+        self._lose_session(session, error)
 
     def _lose_session(self, session: ShareSession, error: errors.KafkaError) -> None:
         """End the session: drop its acquired records, which go to other members, and report that
@@ -566,8 +518,8 @@ class ShareFetcher:
         for acquired in [acquired for acquired in self.acquired if acquired.session is session]:
             acquired.drop()
             self.acquired.remove(acquired)
-        if session.leader.connection is not None and session.request is not None:
-            session.leader.close()  # drops the response to its request
+        if session.connection is not None and session.has_request:
+            session.close()  # drops the response to its request
         for tp, batches in session.lose().items():
             self._on_result(AcknowledgementResult(tp, batches, error))
 
@@ -596,13 +548,8 @@ class ShareFetcher:
         )
         self._on_result(AcknowledgementResult(acquired.tp, batches, error))
 
-    @property
-    def next_step_s(self) -> float:
-        """Seconds until the next request after a backoff may be sent; at most 1."""
-        now_s = time.monotonic()
-        times = [now_s + 1.0, self._next_lookup_s]
-        times += [session.leader.not_before_s for session in self._sessions.values()]
-        return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
+    def _retry_times_s(self) -> Iterable[float]:
+        return [self._next_lookup_s]
 
 
 def _is_retriable(error: errors.BrokerError) -> bool:

@@ -356,7 +356,7 @@ def test_records_of_a_session_that_is_over_cannot_be_acknowledged(fake: FakeClus
     write(fake, "t", 10)
     with member(fake, **EXPLICIT) as consumer:
         rows = poll(consumer)
-        for session in consumer._fetcher._sessions.values():
+        for session in consumer._fetcher._leaders.values():
             session.lose()
         for row in rows:
             consumer.acknowledge(row)
