@@ -10,106 +10,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
-    from sparkkafka.client.admin.admin import Admin
-    from sparkkafka.client.admin.brokers import FeatureMetadata, FeatureUpdate
-    from sparkkafka.client.admin.groups import (
-        ConsumerGroupDescription,
-        ShareGroupDescription,
-        ShareGroupOffset,
-    )
+    from sparkkafka.client.admin.acls import AclBinding as AclBinding
+    from sparkkafka.client.admin.acls import AclBindingFilter as AclBindingFilter
+    from sparkkafka.client.admin.admin import Admin as Admin
+    from sparkkafka.client.admin.brokers import FeatureMetadata as FeatureMetadata
+    from sparkkafka.client.admin.brokers import FeatureUpdate as FeatureUpdate
+    from sparkkafka.client.admin.groups import ConsumerGroupDescription as ConsumerGroupDescription
+    from sparkkafka.client.admin.groups import ShareGroupDescription as ShareGroupDescription
+    from sparkkafka.client.admin.groups import ShareGroupOffset as ShareGroupOffset
+    from sparkkafka.client.admin.quotas import ClientQuotaAlteration as ClientQuotaAlteration
+    from sparkkafka.client.admin.quotas import ClientQuotaEntity as ClientQuotaEntity
+    from sparkkafka.client.admin.quotas import ClientQuotaFilter as ClientQuotaFilter
     from sparkkafka.client.admin.quotas import (
-        ClientQuotaAlteration,
-        ClientQuotaEntity,
-        ClientQuotaFilter,
-        ClientQuotaFilterComponent,
+        ClientQuotaFilterComponent as ClientQuotaFilterComponent,
+    )
+    from sparkkafka.client.admin.scram import ScramCredentialInfo as ScramCredentialInfo
+    from sparkkafka.client.admin.scram import (
+        UserScramCredentialDeletion as UserScramCredentialDeletion,
     )
     from sparkkafka.client.admin.scram import (
-        ScramCredentialInfo,
-        UserScramCredentialDeletion,
-        UserScramCredentialUpsertion,
+        UserScramCredentialUpsertion as UserScramCredentialUpsertion,
     )
-    from sparkkafka.client.admin.tokens import DelegationToken
-    from sparkkafka.client.admin.topics import (
-        NewPartitions,
-        NewTopic,
-        PartitionReassignment,
-        TopicDescription,
+    from sparkkafka.client.admin.tokens import DelegationToken as DelegationToken
+    from sparkkafka.client.admin.topics import NewPartitions as NewPartitions
+    from sparkkafka.client.admin.topics import NewTopic as NewTopic
+    from sparkkafka.client.admin.topics import PartitionReassignment as PartitionReassignment
+    from sparkkafka.client.admin.topics import TopicDescription as TopicDescription
+    from sparkkafka.client.admin.transactions import (
+        TransactionDescription as TransactionDescription,
     )
-    from sparkkafka.client.admin.transactions import TransactionDescription
-    from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
-    from sparkkafka.client.cluster.metadata import PartitionInfo
-    from sparkkafka.client.cluster.offsets import OffsetSpec
-    from sparkkafka.client.consumer.consumer import Consumer
-    from sparkkafka.client.consumer.record import DamagedRecord, Record, Records
-    from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.group.committed_offsets import GroupMetadata
-    from sparkkafka.client.net.connection import Connection
-    from sparkkafka.client.producer.futures import (
-        Delivery,
-        RecordFailure,
-        RecordMetadata,
-        TableDelivery,
-    )
-    from sparkkafka.client.producer.producer import Producer
-    from sparkkafka.client.share.acknowledgements import AcknowledgeType, ShareRecord
-    from sparkkafka.client.share.share_consumer import ShareConsumer
-    from sparkkafka.client.values import (
-        LagInfo,
-        Listing,
-        OffsetAndMetadata,
-        Results,
-        TopicPartition,
-    )
+    from sparkkafka.client.cluster.configs import AlterConfigOp as AlterConfigOp
+    from sparkkafka.client.cluster.configs import ConfigEntry as ConfigEntry
+    from sparkkafka.client.cluster.configs import ConfigResource as ConfigResource
+    from sparkkafka.client.cluster.metadata import PartitionInfo as PartitionInfo
+    from sparkkafka.client.cluster.offsets import OffsetSpec as OffsetSpec
+    from sparkkafka.client.consumer.consumer import Consumer as Consumer
+    from sparkkafka.client.consumer.record import DamagedRecord as DamagedRecord
+    from sparkkafka.client.consumer.record import Record as Record
+    from sparkkafka.client.consumer.record import Records as Records
+    from sparkkafka.client.deadline import Deadline as Deadline
+    from sparkkafka.client.group.committed_offsets import GroupMetadata as GroupMetadata
+    from sparkkafka.client.net.connection import Connection as Connection
+    from sparkkafka.client.producer.futures import Delivery as Delivery
+    from sparkkafka.client.producer.futures import RecordFailure as RecordFailure
+    from sparkkafka.client.producer.futures import RecordMetadata as RecordMetadata
+    from sparkkafka.client.producer.futures import TableDelivery as TableDelivery
+    from sparkkafka.client.producer.producer import Producer as Producer
+    from sparkkafka.client.share.acknowledgements import AcknowledgeType as AcknowledgeType
+    from sparkkafka.client.share.acknowledgements import ShareRecord as ShareRecord
+    from sparkkafka.client.share.share_consumer import ShareConsumer as ShareConsumer
+    from sparkkafka.client.values import LagInfo as LagInfo
+    from sparkkafka.client.values import Listing as Listing
+    from sparkkafka.client.values import OffsetAndMetadata as OffsetAndMetadata
+    from sparkkafka.client.values import Results as Results
+    from sparkkafka.client.values import TopicPartition as TopicPartition
 
-__all__ = [
-    "AcknowledgeType",
-    "AclBinding",
-    "AclBindingFilter",
-    "Admin",
-    "AlterConfigOp",
-    "ClientQuotaAlteration",
-    "ClientQuotaEntity",
-    "ClientQuotaFilter",
-    "ClientQuotaFilterComponent",
-    "ConfigEntry",
-    "ConfigResource",
-    "Connection",
-    "Consumer",
-    "ConsumerGroupDescription",
-    "DamagedRecord",
-    "Deadline",
-    "DelegationToken",
-    "Delivery",
-    "FeatureMetadata",
-    "FeatureUpdate",
-    "GroupMetadata",
-    "LagInfo",
-    "Listing",
-    "NewPartitions",
-    "NewTopic",
-    "OffsetAndMetadata",
-    "OffsetSpec",
-    "PartitionInfo",
-    "PartitionReassignment",
-    "Producer",
-    "Record",
-    "RecordFailure",
-    "RecordMetadata",
-    "Records",
-    "Results",
-    "ScramCredentialInfo",
-    "ShareConsumer",
-    "ShareGroupDescription",
-    "ShareGroupOffset",
-    "ShareRecord",
-    "TableDelivery",
-    "TopicDescription",
-    "TopicPartition",
-    "TransactionDescription",
-    "UserScramCredentialDeletion",
-    "UserScramCredentialUpsertion",
-]
 
 _MODULES = {
     "admin.acls": "AclBinding AclBindingFilter",
@@ -137,6 +92,8 @@ _MODULES = {
     "values": "LagInfo Listing OffsetAndMetadata Results TopicPartition",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,80 +11,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.protocol.framing import Framing, decode_request, encode_response
+    from sparkkafka.protocol.framing import Framing as Framing
+    from sparkkafka.protocol.framing import decode_request as decode_request
+    from sparkkafka.protocol.framing import encode_response as encode_response
+    from sparkkafka.protocol.messages.consumer_protocol import Assignment as Assignment
+    from sparkkafka.protocol.messages.consumer_protocol import Subscription as Subscription
     from sparkkafka.protocol.messages.consumer_protocol import (
-        Assignment,
-        Subscription,
-        decode_assignment,
-        decode_subscription,
-        encode_assignment,
-        encode_subscription,
+        decode_assignment as decode_assignment,
     )
-    from sparkkafka.protocol.records.batches import (
-        AbortedTransactions,
-        RecordBatch,
-        control_type,
-        split_batches,
+    from sparkkafka.protocol.messages.consumer_protocol import (
+        decode_subscription as decode_subscription,
     )
-    from sparkkafka.protocol.records.compression import (
-        Codec,
-        OutputTooLargeError,
-        compress,
-        decompress,
-        register_codec,
+    from sparkkafka.protocol.messages.consumer_protocol import (
+        encode_assignment as encode_assignment,
     )
-    from sparkkafka.protocol.single import (
-        PlainRecord,
-        crc32c,
-        decode_records,
-        decode_unsigned_varint,
-        decode_varint,
-        decode_varlong,
-        encode_batch,
-        encode_unsigned_varint,
-        encode_varint,
-        encode_varlong,
-        murmur2,
-        partition_of,
+    from sparkkafka.protocol.messages.consumer_protocol import (
+        encode_subscription as encode_subscription,
     )
-    from sparkkafka.protocol.wire.codec import decode, encode
-    from sparkkafka.protocol.wire.schema import layout
+    from sparkkafka.protocol.records.batches import AbortedTransactions as AbortedTransactions
+    from sparkkafka.protocol.records.batches import RecordBatch as RecordBatch
+    from sparkkafka.protocol.records.batches import control_type as control_type
+    from sparkkafka.protocol.records.batches import split_batches as split_batches
+    from sparkkafka.protocol.records.compression import Codec as Codec
+    from sparkkafka.protocol.records.compression import OutputTooLargeError as OutputTooLargeError
+    from sparkkafka.protocol.records.compression import compress as compress
+    from sparkkafka.protocol.records.compression import decompress as decompress
+    from sparkkafka.protocol.records.compression import register_codec as register_codec
+    from sparkkafka.protocol.single import PlainRecord as PlainRecord
+    from sparkkafka.protocol.single import crc32c as crc32c
+    from sparkkafka.protocol.single import decode_records as decode_records
+    from sparkkafka.protocol.single import decode_unsigned_varint as decode_unsigned_varint
+    from sparkkafka.protocol.single import decode_varint as decode_varint
+    from sparkkafka.protocol.single import decode_varlong as decode_varlong
+    from sparkkafka.protocol.single import encode_batch as encode_batch
+    from sparkkafka.protocol.single import encode_unsigned_varint as encode_unsigned_varint
+    from sparkkafka.protocol.single import encode_varint as encode_varint
+    from sparkkafka.protocol.single import encode_varlong as encode_varlong
+    from sparkkafka.protocol.single import murmur2 as murmur2
+    from sparkkafka.protocol.single import partition_of as partition_of
+    from sparkkafka.protocol.wire.codec import decode as decode
+    from sparkkafka.protocol.wire.codec import encode as encode
+    from sparkkafka.protocol.wire.schema import layout as layout
 
-__all__ = [
-    "AbortedTransactions",
-    "Assignment",
-    "Codec",
-    "Framing",
-    "OutputTooLargeError",
-    "PlainRecord",
-    "RecordBatch",
-    "Subscription",
-    "compress",
-    "control_type",
-    "crc32c",
-    "decode",
-    "decode_assignment",
-    "decode_records",
-    "decode_request",
-    "decode_subscription",
-    "decode_unsigned_varint",
-    "decode_varint",
-    "decode_varlong",
-    "decompress",
-    "encode",
-    "encode_assignment",
-    "encode_batch",
-    "encode_response",
-    "encode_subscription",
-    "encode_unsigned_varint",
-    "encode_varint",
-    "encode_varlong",
-    "layout",
-    "murmur2",
-    "partition_of",
-    "register_codec",
-    "split_batches",
-]
 
 _MODULES = {
     "records.compression": "Codec OutputTooLargeError compress decompress register_codec",
@@ -99,6 +67,8 @@ _MODULES = {
     "partition_of",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
