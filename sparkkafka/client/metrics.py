@@ -231,29 +231,53 @@ class PartitionFigures(NamedTuple):
     lags: Sampled | None
 
 
-class _FetchedCounts:
-    """The records of one topic that polls have returned: their number and bytes."""
-
-    __slots__ = ("bytes", "records")
-
-    def __init__(self) -> None:
-        self.bytes = Sampled()
-        self.records = Sampled()
-
-
-class FetchMetrics:
-    """Metrics of one Consumer: Java's groups consumer-metrics, consumer-fetch-manager-metrics and
-    consumer-coordinator-metrics. Thread-safe."""
-
-    _fetch_api = "Fetch"
+class _ClientMetrics:
+    """Base of the metrics of a Consumer or Producer. Thread-safe."""
 
     def __init__(self) -> None:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
-        self._topics: defaultdict[str, _FetchedCounts] = defaultdict(_FetchedCounts)
+        self._throttles_ms = Sampled()
+        self._topics: defaultdict[str, defaultdict[str, Sampled]] = defaultdict(
+            lambda: defaultdict(Sampled)
+        )
+        """By topic, then by the name of the metric."""
+
+    def throttled(self, throttle_ms: int) -> None:
+        self._record(self._throttles_ms, throttle_ms)
+
+    def _record(self, series: Sampled, value: float) -> None:
+        """Add a value, now."""
+        with self._lock:
+            series.record(value, time.monotonic())
+
+    def _topic_metrics(
+        self, names: Iterable[str], totals: dict[str, float], now_s: float
+    ) -> dict[str, dict[str, float]]:
+        """Return sums with these names of each topic by its name; set those of all in `totals`."""
+        for name in names:
+            totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
+        figures: dict[str, dict[str, float]] = {}
+        for topic, counts in self._topics.items():
+            figures[topic] = {}
+            for name in names:
+                figures[topic] |= sum_rate_and_total(name, counts[name], now_s)
+            for name, value in figures[topic].items():
+                totals[name] += value
+        return figures
+
+
+class FetchMetrics(_ClientMetrics):
+    """Metrics of one Consumer: Java's groups consumer-metrics, consumer-fetch-manager-metrics and
+    consumer-coordinator-metrics. Thread-safe."""
+
+    _fetch_api = "Fetch"
+    _topic_names = ("records-consumed", "bytes-consumed")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._response_bytes = Sampled()
         self._response_records = Sampled()
-        self._throttles_ms = Sampled()
         self._last_poll_s: float | None = None
         self._between_polls_ms = Sampled()
         self._idle_ratios = Sampled()
@@ -295,8 +319,8 @@ class FetchMetrics:
 
     def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
         counts = self._topics[topic]
-        counts.records.record(records, now_s)
-        counts.bytes.record(size_bytes, now_s)
+        counts["records-consumed"].record(records, now_s)
+        counts["bytes-consumed"].record(size_bytes, now_s)
 
     def response_read(self, records: int, size_bytes: int) -> None:
         """Count a Fetch response whose records are all decoded or dropped."""
@@ -304,10 +328,6 @@ class FetchMetrics:
         with self._lock:
             self._response_records.record(records, now_s)
             self._response_bytes.record(size_bytes, now_s)
-
-    def throttled(self, throttle_ms: int) -> None:
-        with self._lock:
-            self._throttles_ms.record(throttle_ms, time.monotonic())
 
     def rebalanced(self) -> None:
         """Count a rebalance that this member has completed."""
@@ -317,8 +337,7 @@ class FetchMetrics:
             self._last_rebalance_s = now_s
 
     def rebalance_failed(self) -> None:
-        with self._lock:
-            self._failed_rebalances.record(1, time.monotonic())
+        self._record(self._failed_rebalances, 1)
 
     # --- for the user ---------------------------------------------------------------------------
 
@@ -333,7 +352,7 @@ class FetchMetrics:
                 FETCH: self._fetch_metrics(now_s),
             }
             totals = figures[FETCH]
-            for topic, metrics in self._topic_metrics(totals, now_s).items():
+            for topic, metrics in self._topic_metrics(self._topic_names, totals, now_s).items():
                 figures[f"{FETCH},topic={topic}"] = metrics
             largest_lags = []
             for tp, lag, lags in assigned:
@@ -347,20 +366,6 @@ class FetchMetrics:
                     "records-lag-max": window.largest,
                 }
             totals["records-lag-max"] = max(largest_lags, default=NO_VALUE)
-        return figures
-
-    def _topic_metrics(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
-        """Return the metrics of each topic by name; set their sums in `totals`."""
-        for name in ("records-consumed", "bytes-consumed"):
-            totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
-        figures = {}
-        for topic, counts in self._topics.items():
-            figures[topic] = {
-                **sum_rate_and_total("records-consumed", counts.records, now_s),
-                **sum_rate_and_total("bytes-consumed", counts.bytes, now_s),
-            }
-            for name, value in figures[topic].items():
-                totals[name] += value
         return figures
 
     def _poll_metrics(self, now_s: float) -> dict[str, float]:
@@ -462,35 +467,21 @@ class ShareMetrics(FetchMetrics):
                 "consumer-share-coordinator-metrics": self._membership_metrics(now_s),
                 SHARE_FETCH: totals,
             }
-            for topic, metrics in self._topic_metrics(totals, now_s).items():
+            for topic, metrics in self._topic_metrics(self._topic_names, totals, now_s).items():
                 figures[f"{SHARE_FETCH},topic={topic}"] = metrics
         return figures
 
 
-class _SentCounts:
-    __slots__ = ("compression", "errors", "records", "retries", "wire_bytes")
-
-    def __init__(self) -> None:
-        self.records = Sampled()
-        self.wire_bytes = Sampled()
-        self.compression = Sampled()
-        self.retries = Sampled()
-        self.errors = Sampled()
-
-
-class SendMetrics:
+class SendMetrics(_ClientMetrics):
     """Metrics of one Producer: producer-metrics and producer-topic-metrics. Thread-safe."""
 
     def __init__(self, buffer_memory: int) -> None:
-        self.network = NetworkMetrics()
-        self._lock = self.network.lock
+        super().__init__()
         self._buffer_memory = buffer_memory
-        self._topics: defaultdict[str, _SentCounts] = defaultdict(_SentCounts)
         self._request_records = Sampled()
         self._batch_bytes = Sampled()
         self._queue_times_ms = Sampled()
         self._compression = Sampled()
-        self._throttles_ms = Sampled()
         self._waits_s = Sampled()  # for memory of the buffer
         self._exhausted = Sampled()  # waits that timed out
 
@@ -504,12 +495,12 @@ class SendMetrics:
             for batch in batches:
                 counts = self._topics[batch.queue.tp.topic]
                 records, wire_bytes = batch.encoded.record_count, batch.wire_bytes
-                counts.records.record(records, now_s)
-                counts.wire_bytes.record(wire_bytes, now_s)
+                counts["record-send"].record(records, now_s)
+                counts["byte"].record(wire_bytes, now_s)
                 if batch.attempts > 1:
-                    counts.retries.record(records, now_s)
+                    counts["record-retry"].record(records, now_s)
                 ratio = wire_bytes / (RECORD_BATCH_OVERHEAD + batch.size_bytes)
-                counts.compression.record(ratio, now_s)
+                counts["compression"].record(ratio, now_s)
                 self._compression.record(ratio, now_s)
                 self._batch_bytes.record(wire_bytes, now_s)
                 self._queue_times_ms.record((now_s - batch.created_s) * 1000, now_s)
@@ -519,11 +510,7 @@ class SendMetrics:
     def failed(self, topic: str, records: int) -> None:
         """Count records that failed."""
         with self._lock:
-            self._topics[topic].errors.record(records, time.monotonic())
-
-    def throttled(self, throttle_ms: int) -> None:
-        with self._lock:
-            self._throttles_ms.record(throttle_ms, time.monotonic())
+            self._topics[topic]["record-error"].record(records, time.monotonic())
 
     def waited_for_memory(self, since_s: float, *, timed_out: bool) -> None:
         """Count a caller's wait for memory of the buffer."""
@@ -557,18 +544,10 @@ class SendMetrics:
                 **count_rate_and_total("buffer-exhausted", self._exhausted, now_s),
                 "waiting-threads": float(waiting_threads),
             }
-            for name in ("record-send", "byte", "record-retry", "record-error"):
-                totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
             figures = {"producer-metrics": totals}
-            for topic, counts in self._topics.items():
-                metrics = {
-                    **sum_rate_and_total("record-send", counts.records, now_s),
-                    **sum_rate_and_total("byte", counts.wire_bytes, now_s),
-                    **sum_rate_and_total("record-retry", counts.retries, now_s),
-                    **sum_rate_and_total("record-error", counts.errors, now_s),
-                }
-                for name, value in metrics.items():
-                    totals[name] += value
-                metrics["compression-rate"] = counts.compression.window(now_s).mean
+            names = ("record-send", "byte", "record-retry", "record-error")
+            for topic, metrics in self._topic_metrics(names, totals, now_s).items():
+                compression = self._topics[topic]["compression"].window(now_s).mean
+                metrics["compression-rate"] = compression
                 figures[f"producer-topic-metrics,topic={topic}"] = metrics
         return figures
