@@ -498,10 +498,12 @@ def _length_codec(kind: Primitive[int], *, nullable: bool, flexible: bool) -> Va
         return length
 
     def write(writer: Writer, length: int) -> None:
-        if flexible:
-            writer.unsigned_varint(length + 1)
-        else:
+        if not flexible:
             write_number(writer, length)
+        elif length < 0x7F:
+            writer.buffer.append(length + 1)  # without a call, as nearly always
+        else:
+            writer.unsigned_varint(length + 1)
 
     return ValueCodec(1 if flexible else size, read, write)
 
