@@ -474,7 +474,8 @@ def _make_pandas_udf(
             "the driver and the workers, or use Spark 4.1 or later, which needs no pandas"
         ) from error
 
-    def frame(payloads: Any) -> Any:  # a Series, and a DataFrame with one column
+    def frame(payloads: Any) -> Any:
+        """Decode a pandas Series of payloads into a DataFrame with the one column `value`."""
         import pyarrow as pa
 
         values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))

@@ -138,7 +138,8 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """See `Storage.locked`. On a mount that has no locks it does nothing."""
+        """Lock the checkpoint's folder during the block. Raises CheckpointError if another process
+        has the lock. On a mount that has no locks it does nothing."""
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:
@@ -155,7 +156,7 @@ class LocalStorage(Storage):
             os.close(folder)
 
     def entries(self, name: str = "") -> list[StorageEntry]:
-        """See `Storage.entries`."""
+        """List a folder of the checkpoint ("": its root) by name; [] if it does not exist."""
         folder = self._root / name
         try:
             # The path of the checkpoint may contain links; nothing in the checkpoint is one.
@@ -176,7 +177,8 @@ class LocalStorage(Storage):
         return sorted(listed)
 
     def read(self, name: str) -> bytes | None:
-        """See `Storage.read`. Links, pipes and folders are errors."""
+        """Return a file's content, None if it does not exist. Links, pipes, folders, and files
+        above MAX_FILE_BYTES are errors."""
         try:
             # O_NONBLOCK: opening a named pipe would wait for a writer.
             file = os.open(
@@ -204,8 +206,8 @@ class LocalStorage(Storage):
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
-        """See `Storage.write`. The file is replaced in one step, so that a crash leaves the old or
-        the new one."""
+        """Write a file, with its checksum file if others in the folder have one. The file is
+        replaced in one step, so that a crash leaves the old or the new one."""
         target = self._root / name
         checksum_file = target.with_name(f".{target.name}.crc")
         try:
@@ -224,7 +226,7 @@ class LocalStorage(Storage):
             raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
-        """See `Storage.remove`. Removes its checksum file too."""
+        """Remove a file, if it exists, and its checksum file."""
         target = self._root / name
         try:
             target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
@@ -292,7 +294,7 @@ class ArrowStorage(Storage):
         self._renames = renames
 
     def entries(self, name: str = "") -> list[StorageEntry]:
-        """See `Storage.entries`."""
+        """List a folder of the checkpoint ("": its root) by name; [] if it does not exist."""
         from pyarrow import fs
 
         folder = self._full_path(name)
@@ -313,7 +315,8 @@ class ArrowStorage(Storage):
         )
 
     def read(self, name: str) -> bytes | None:
-        """See `Storage.read`."""
+        """Return a file's content, None if it does not exist. A folder, and a file above
+        MAX_FILE_BYTES, are errors."""
         from pyarrow import fs
 
         path = self._full_path(name)
@@ -336,8 +339,8 @@ class ArrowStorage(Storage):
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
-        """See `Storage.write`. Where files can be renamed (`_renames`), the file is written under
-        another name first; an object store shows an object only when it is complete."""
+        """Write a file; `checksum` is not used. Where files can be renamed (`_renames`), it is
+        written under another name first; an object store shows only complete objects."""
         path = self._full_path(name)
         target = path
         folder, _, base = path.rpartition("/")
@@ -353,7 +356,7 @@ class ArrowStorage(Storage):
             raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
-        """See `Storage.remove`."""
+        """Remove a file, if it exists."""
         try:
             self._filesystem.delete_file(self._full_path(name))
         except FileNotFoundError:

@@ -146,8 +146,8 @@ class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
         return {"the controller's time": 1}
 
     def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
-        """See `ApiHandler.read`. Without a leader, or without its time, the code is
-        LEADER_NOT_AVAILABLE."""
+        """Return (leader's node id, time in ms at which it last caught up) of the metadata quorum,
+        as the outcome of the only item. If either is missing, the code is LEADER_NOT_AVAILABLE."""
         if response.error_code:
             return [(items[0], request_driver.Outcome(response.error_code))]
         for topic in response.topics:

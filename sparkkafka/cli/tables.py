@@ -254,6 +254,8 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
     before = termios.tcgetattr(descriptor)
 
     def read_keys(seconds: float) -> str | None:
+        """Return the keys that are pressed within this time, None if none is, "" for keys without
+        a character."""
         if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
             return None
         read = os.read(descriptor, 64).decode("utf-8", "replace")

@@ -369,6 +369,7 @@ class FetchMetrics(_ClientMetrics):
         return figures
 
     def _poll_metrics(self, now_s: float) -> dict[str, float]:
+        """Return Kafka's metrics of the calls of poll, by name; `now_s` is monotonic."""
         return {
             "last-poll-seconds-ago": _seconds_since(self._last_poll_s, now_s),
             **mean_and_max("time-between-poll", self._between_polls_ms, now_s),

@@ -332,6 +332,7 @@ class HttpUrl(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
+        """Whether the host is this machine."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -150,6 +150,7 @@ class Lineage(StreamingQueryListener):
         _attempt("look at a query", keep)
 
     def onQueryProgress(self, event: Any) -> None:
+        """Keep a query's last progress, and make an event of a micro-batch that has rows."""
         progress = event.progress
         self._last_progress[str(progress.runId)] = progress
         if progress.numInputRows:

@@ -43,6 +43,7 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     declared schema field by field."""
 
     def type_of(column: ReadColumn) -> pa.DataType:
+        """Return a column's type: that of its schema, else of Kafka's column of this name."""
         # Compared with None: a struct type without fields is falsy.
         if column.arrow_type is not None:
             return column.arrow_type

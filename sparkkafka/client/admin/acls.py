@@ -206,7 +206,7 @@ class _DescribeAcls(_AclHandler):
         return messages.DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
-        """See `ApiHandler.read`. The only item is the filter; its value, the ACLs that match it."""
+        """Return the ACLs that match the filter, which is the only item of the request."""
         bindings = [
             _read_binding(resource, resource.pattern_type, acl)
             for resource in response.resources
@@ -255,7 +255,7 @@ class _CreateAcls(_AclHandler):
     acl = "ALTER on the cluster"
 
     def build(self, items: Sequence[AclBinding], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that creates these ACLs."""
         return messages.CreateAclsRequest(
             creations=[
                 messages.AclCreation(

@@ -189,7 +189,8 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        """See `ApiHandler.read`. A partition that no directory has is an error of its leader."""
+        """Return the bytes of each partition in its leader's directories, or the error why the
+        leader has it in none."""
         if not response.results:
             # Before version 3 there is no error code: a denied request lists no directories.
             return [(tp, Outcome(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
@@ -279,7 +280,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         return {"validate_only": 1} if self._validate_only else {}
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        """See `ApiHandler.build`. Items are the names of features."""
+        """Build the request that sets these features, named by `items`, to their new levels."""
         request = messages.UpdateFeaturesRequest(validate_only=self._validate_only)
         for name in items:
             update = self._updates[name]

@@ -199,8 +199,8 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        """See `ApiHandler.read`. A group whose members' data cannot be read has an error of its
-        own."""
+        """Return the description of each group, or its error: also if the data of its members
+        cannot be decoded."""
         outcomes = []
         for row in response.groups:
             try:
@@ -299,8 +299,8 @@ class _RemoveMembers(ApiHandler[str, None]):
         self._by_member_id = by_member_id
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        """See `ApiHandler.build`. A member is named by its id or its group.instance.id, never by
-        both."""
+        """Build the LeaveGroup of these members. `items` are either their member ids or their
+        group.instance.ids."""
         return messages.LeaveGroupRequest(
             group_id=self.group_id,
             members=[
@@ -314,7 +314,7 @@ class _RemoveMembers(ApiHandler[str, None]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        """See `ApiHandler.read`."""
+        """Return the error code of each member: 0 if it was removed."""
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
@@ -361,7 +361,8 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return messages.ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
-        """See `ApiHandler.read`. Older brokers name neither state nor type of a group."""
+        """Return the groups that a broker coordinates; the node id of the broker is the only item.
+        Old brokers name no state (before Kafka 2.6) or type (before 3.8)."""
         groups = [
             GroupListing(
                 row.group_id, row.protocol_type, row.group_state or None, row.group_type or None
@@ -385,7 +386,7 @@ class _DeleteOffsets(OffsetsHandler):
     done_codes = NO_GROUP  # a group is deleted with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that deletes the committed offsets of these partitions."""
         return messages.OffsetDeleteRequest(
             group_id=self.group_id,
             topics=request_topics(
@@ -493,7 +494,8 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         self._partitions = partitions
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        """See `ApiHandler.build`. Without partitions, all that the group has are described."""
+        """Build the request for the start offsets of one share group, the only item: of the chosen
+        partitions, else of all that the group has."""
         topics = None
         if self._partitions is not None:
             topic_type = messages.DescribeShareGroupOffsetsRequestTopic
@@ -502,7 +504,7 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return messages.DescribeShareGroupOffsetsRequest(groups=[group])
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        """See `ApiHandler.read`."""
+        """Yield each group's start offsets, with an outcome for each partition."""
         for group in response.groups:
             offsets = {
                 TopicPartition(topic.topic_name, row.partition_index): Outcome(
@@ -537,7 +539,7 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
         self._offsets = offsets
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that sets the share group's start offsets of these partitions."""
 
         def row(tp: TopicPartition) -> messages.AlterShareGroupOffsetsRequestPartition:
             return messages.AlterShareGroupOffsetsRequestPartition(
@@ -548,6 +550,7 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
         return messages.AlterShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the error code of each partition: 0 if its start offset was set."""
         return [
             (TopicPartition(topic.topic_name, row.partition_index), Outcome.of(row))
             for topic in response.responses

@@ -129,7 +129,8 @@ class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
         self._validate_only = validate_only
 
     def build(self, items: Sequence[ClientQuotaEntity], version: int) -> Any:
-        """See `ApiHandler.build`. A quota whose new value is None is removed."""
+        """Build the request that sets the quotas of these entities; one whose new value is None is
+        removed."""
         return AlterClientQuotasRequest(
             entries=[
                 AlteredQuotaEntry(

@@ -96,6 +96,7 @@ class _DescribeScram(ApiHandler[str | None, Any]):
         return messages.DescribeUserScramCredentialsRequest(users=users)
 
     def read(self, response: Any, items: Sequence[str | None]) -> Outcomes[str | None]:
+        """Return the credentials of each user; for the item None, those of all users by name."""
         if None in items:
             return [
                 (None, Outcome(0, {row.user: _infos_or_error(row) for row in response.results}))
@@ -153,7 +154,8 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
         return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
     def build(self, items: Sequence[tuple[str, str]], version: int) -> Any:
-        """See `ApiHandler.build`. A user whose new password is None loses that mechanism."""
+        """Build the request that changes these credentials, each named by (user, mechanism): sets
+        the salted password, or deletes the credential if there is none."""
         request = messages.AlterUserScramCredentialsRequest()
         for user, name in items:
             mechanism, salted = MECHANISMS[name], self._changes[user, name]

@@ -112,8 +112,8 @@ class _CreateTopics(ApiHandler[str, None]):
         )
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
-        """See `ApiHandler.unsupported_reason`. Before version 4 brokers have no default of either
-        number."""
+        """Return why brokers with this version of CreateTopics cannot create the topic, None if
+        they can: before version 4 they have no defaults for partitions and replicas."""
         topic = self._topics[item]
         if version == NO_VERSION:
             return (
@@ -258,6 +258,7 @@ class _DescribeTopics(ApiHandler[str, TopicDescription]):
         self._operations = include_authorized_operations
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request for the metadata of these topics, which creates none of them."""
         return messages.MetadataRequest(
             topics=[messages.MetadataRequestTopic(name=name) for name in items],
             allow_auto_topic_creation=False,
@@ -399,7 +400,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         self._validate_only = validate_only
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        """See `ApiHandler.build`. Items are the names of topics."""
+        """Build the request that raises the number of partitions of these topics."""
         return messages.CreatePartitionsRequest(
             topics=[
                 messages.CreatePartitionsTopic(
@@ -443,7 +444,7 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._before = before
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that deletes the records before an offset of each partition."""
         topics = request_topics(
             messages.DeleteRecordsTopic,
             items,
@@ -485,8 +486,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         self._items = items
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`. None in place of replicas cancels a partition's
-        reassignment."""
+        """Build the request that assigns new replicas to these partitions; None in place of
+        replicas cancels the reassignment of a partition."""
         topics = request_topics(
             messages.ReassignableTopic,
             items,
@@ -528,6 +529,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         return {"an election of type UNCLEAN": 1} if self._type == "UNCLEAN" else {}
 
     def build(self, items: Sequence[TopicPartition | None], version: int) -> Any:
+        """Build the request for elections in these partitions; None stands for all partitions."""
         chosen = [item for item in items if item is not None]
         return messages.ElectLeadersRequest(
             election_type=ELECTION_TYPES[self._type],
@@ -537,7 +539,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
     def read(
         self, response: Any, items: Sequence[TopicPartition | None]
     ) -> Outcomes[TopicPartition | None]:
-        """See `ApiHandler.read`."""
+        """Return the error code of each election; for the item None, which elects leaders of all
+        partitions, the errors by partition."""
         rows = {
             TopicPartition(topic.topic, row.partition_id): row
             for topic in response.replica_election_results

@@ -183,7 +183,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         self._pattern = pattern
 
     def build(self, items: Sequence[int], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request for the transactions that one broker coordinates, with the filters."""
         return messages.ListTransactionsRequest(
             state_filters=list(self._states),
             producer_id_filters=list(self._producer_ids),
@@ -192,7 +192,8 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         )
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
-        """See `ApiHandler.read`. A state that the broker does not know is an error."""
+        """Return the transactions that a broker coordinates; the node id of the broker is the only
+        item. A state in the filter that the broker does not know is an error."""
         unknown = response.unknown_state_filters
         if unknown:
             message = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
@@ -313,7 +314,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self._coordinator_epoch = coordinator_epoch
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that writes an abort marker to these partitions."""
         marker = messages.WritableTxnMarker(
             producer_id=self.producer_id,
             producer_epoch=self._producer_epoch,

@@ -382,6 +382,7 @@ def _is_valid_now(key: java_keystore.PrivateKey) -> bool:
 
 
 def _open_java_keystore(store: Store, content: SecretBytes) -> java_keystore.JavaKeystore:
+    """Decode a keystore in Java's format (JKS). Raises OptionError for damage or its password."""
     try:
         return java_keystore.open_java_keystore(content, store.password)
     except java_keystore.WrongPasswordError:

@@ -165,7 +165,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         self._documentation = include_documentation
 
     def build(self, items: Sequence[ConfigResource], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request for the configs of these topics, brokers or groups."""
         return messages.DescribeConfigsRequest(
             resources=[
                 messages.DescribeConfigsResource(
@@ -180,7 +180,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         )
 
     def read(self, response: Any, items: Sequence[ConfigResource]) -> Outcomes[ConfigResource]:
-        """See `ApiHandler.read`. The value of an item has its configs by name."""
+        """Return the configs of each resource, by name."""
         return [
             (
                 _resource(row),
@@ -244,7 +244,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
         return {"changing single settings (KIP-339)": 0}
 
     def build(self, items: Sequence[ConfigResource], version: int) -> Any:
-        """See `ApiHandler.build`."""
+        """Build the request that changes single configs of these resources (KIP-339)."""
         return messages.IncrementalAlterConfigsRequest(
             resources=[
                 messages.AlterConfigsResource(

@@ -182,6 +182,7 @@ def list_offsets_request(
     timestamp_of = dict(timestamps)
 
     def row(tp: TopicPartition) -> messages.ListOffsetsPartition:
+        """Return the row of one partition in the request."""
         return messages.ListOffsetsPartition(
             partition_index=tp.partition,
             current_leader_epoch=cluster.leader_epoch(tp),
@@ -228,7 +229,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
     def read(self, response: Any, items: Sequence[_OffsetQuery]) -> Outcomes[_OffsetQuery]:
-        """See `ApiHandler.read`."""
+        """Yield the offset, timestamp and leader epoch that the broker found for each query."""
         item_of = {item.tp: item for item in items}
         for tp, row in by_partition(response.topics):
             item = item_of.get(tp)
@@ -356,8 +357,8 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         self._isolation_level = constants.ISOLATION_LEVELS[isolation_level]
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        """See `ApiHandler.build`. The least bytes and the shortest wait, since no records are
-        expected."""
+        """Build a Fetch with the smallest size and wait: only the ends of the partitions in its
+        response are used, not the records."""
 
         def row(tp: TopicPartition) -> messages.FetchPartition:
             """Return the row of one partition in the request."""
@@ -382,7 +383,8 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        """See `ApiHandler.read`. The end is the last stable offset for read_committed."""
+        """Yield the end offset of each partition: the high watermark, for read_committed the last
+        stable offset."""
         for topic in response.responses:
             for row in topic.partitions:
                 # 0 is read_uncommitted, 1 is read_committed.

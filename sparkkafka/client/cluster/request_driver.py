@@ -558,7 +558,8 @@ class ToLeader:
         self._unknown_since_s: dict[str, float] = {}
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
-        """See `Lookup.find`. Requests metadata of topics whose leaders are not known."""
+        """Return, for each item, the node id of its partition's leader, or the error why there is
+        none. Requests metadata once, of topics whose leaders are not in the cache."""
         cluster = self._cluster
         partitions = {item: self._partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
@@ -644,7 +645,8 @@ class ToBroker:
         self._needs_metadata = False
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
-        """See `Lookup.find`. Requests metadata if a broker is not known."""
+        """Return, for each item, the node id of its broker (None: any broker), or the error that
+        the cluster has no such broker. Requests metadata once if one is not in the cache."""
         cluster = self._cluster
         nodes = {item: self._node_of(item) for item in items}
         node_ids = {node for node in nodes.values() if node is not None}
@@ -751,7 +753,8 @@ class ToCoordinator:
         self._key_of = key_of
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
-        """See `Lookup.find`. Looks up coordinators that are not in the cache."""
+        """Return, for each item, the node id of its coordinator, or the error of the lookup. Sends
+        one FindCoordinator for those that are not in the cache."""
         cluster, kind = self._cluster, self._kind
         keys = {item: self._key_of(item) for item in items}
         nodes: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}

@@ -717,6 +717,7 @@ class Consumer(arguments.ClientBase):
             return {name: self._partition_infos(topic) for name, topic in sorted(topics.items())}
 
     def _partition_infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
+        """Return the partitions of a topic in order, each with the broker that leads it."""
         brokers = self._cluster.brokers
         return [
             PartitionInfo(topic.name, number, brokers.get(partition.leader))

@@ -503,6 +503,7 @@ class _Balancer:
         numbers = self._foreign[giver].get(topic) or self._own[giver][topic]
 
         def preference(number: int) -> tuple[int, bool, int]:
+            """Return a sort key: the partition with the greatest moves."""
             tp = TopicPartition(topic, number)
             racks = self._racks
             # 1 if only the taker's rack has a replica, -1 if only the giver's has one.

@@ -174,6 +174,7 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return [items] if version >= GROUPS_VERSION else [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> messages.OffsetFetchRequest:
+        """Build the request for all offsets of these groups: of one before GROUPS_VERSION."""
         request = _fetch_request(items[0], None, self._require_stable, version)
         request.groups += [
             messages.OffsetFetchRequestGroup(group_id=item, topics=None) for item in items[1:]
@@ -195,6 +196,7 @@ class _FetchAllOrFail(FetchAllOffsets):
     may lack other offsets of the same transaction."""
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Yield the offsets of each group, with the error of an offset as that of its group."""
         for group, outcome in super().read(response, items):
             codes = {offset.code for offset in (outcome.value or {}).values() if offset.code}
             # The code of a final error if there is one (False sorts first), else a retriable one.
@@ -422,7 +424,8 @@ class CommitOffsets(CommitHandler):
             self.highest_version = messages.OffsetCommitRequest.MAX_VERSION
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetCommitRequest:
-        """See `ApiHandler.build`. Each attempt has the member's present generation or epoch."""
+        """Build the OffsetCommit of these partitions, with the member's present generation or epoch
+        (or as a client that is not a member)."""
         identity = GroupMetadata(self.group_id) if self._identity is None else self._identity()
         return messages.OffsetCommitRequest(
             group_id=self.group_id,
@@ -435,7 +438,8 @@ class CommitOffsets(CommitHandler):
         )
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        """See `ApiHandler.unsupported_reason`. Older versions have no member epoch."""
+        """Return why this version of OffsetCommit cannot be used, None if it can: versions before
+        `min_version` have no member epoch."""
         if version >= self._min_version:
             return None
         return (
@@ -483,8 +487,9 @@ class ToCoordinatorOfReader(ToCoordinator):
         self._topic_ids = topic_ids
 
     def find(self, items: Iterable[TopicPartition], deadline: Deadline) -> Nodes:
-        """See `Lookup.find`. The error of a partition whose topic was recreated is
-        UNKNOWN_TOPIC_ID."""
+        """Return, for each partition, the node id of the group's coordinator; the error
+        UNKNOWN_TOPIC_ID for one whose topic was recreated. Requests metadata if that is not sure.
+        """
         nodes = super().find(items, deadline)
         ids = {
             tp: self._topic_ids[tp]

@@ -177,6 +177,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         return partial(self._send_leave, self._leave_request()) if self.is_in_group else None
 
     def _send_leave(self, request: Any, deadline: Deadline) -> None:
+        """Send the last heartbeat. Raises BrokerError if the coordinator refuses it."""
         response = self.call(request, deadline)
         if response.error_code:
             raise membership.group_error(

@@ -295,6 +295,7 @@ class _OpenBatch:
 
     @property
     def record_count(self) -> int:
+        """The number of records of the batch."""
         return sum(
             rows.high - rows.low if isinstance(rows, RowRange) else len(rows)
             for rows in self.records

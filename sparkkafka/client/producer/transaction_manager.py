@@ -154,7 +154,9 @@ class TransactionManager(SenderTransaction):
     # --- the user's calls -------------------------------------------------------------------------
 
     def init_transactions(self, timeout_s: float | None) -> None:
-        """See `Producer.init_transactions`."""
+        """Get a producer id and epoch, which fences earlier producers of this transactional.id and
+        ends their transaction. Raises TransactionError for a second call, KafkaTimeoutError, and a
+        BrokerError after which the producer is of no use."""
         name = "init_transactions"
         with self._buffer.lock:
             if self.state is not State.UNINITIALIZED:
@@ -164,7 +166,8 @@ class TransactionManager(SenderTransaction):
         self._transition(State.READY)
 
     def begin_transaction(self) -> None:
-        """See `Producer.begin_transaction`."""
+        """Begin a transaction. First get the next epoch from the coordinator if a batch of the
+        last transaction was lost. Raises TransactionError in any state but READY."""
         name = "begin_transaction"
         with self._buffer.lock:
             self._require_state({State.READY}, name)
@@ -207,7 +210,8 @@ class TransactionManager(SenderTransaction):
         self._transition(State.READY)
 
     def abort_transaction(self, timeout_s: float | None) -> None:
-        """See `Producer.abort_transaction`. After a timeout it can be called again."""
+        """Drop unsent records and abort the transaction. After KafkaTimeoutError it can be called
+        again; any other error of the coordinator is fatal."""
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
@@ -229,7 +233,8 @@ class TransactionManager(SenderTransaction):
         group: GroupMetadata | str,
         timeout_s: float | None,
     ) -> None:
-        """See `Producer.send_offsets_to_transaction`."""
+        """Commit offsets of a group (the next ones to read) as a part of the transaction. `group`
+        is the consumer's membership, or only the name of its group."""
         name = "send_offsets_to_transaction"
         member = _group_metadata(group)
         stored = offsets_to_commit(offsets, f"{name}: offsets")
@@ -461,6 +466,7 @@ class TransactionManager(SenderTransaction):
         self._buffer.close_open()
 
         def refusal() -> KafkaError:
+            """Return the error of records that come after the transaction has ended."""
             try:
                 self._require_state({State.IN_TRANSACTION}, "send")
             except KafkaError as error:

@@ -156,6 +156,7 @@ class RequestEach(ApiHandler[str, Any]):
         return repr(item)
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
+        """Return why this request cannot be sent, None if the broker knows it."""
         if version != NO_VERSION:
             return None
         hint = "set deliveryGuarantee=at-least-once" if self._prefix else "unset transactional.id"
@@ -271,7 +272,8 @@ class _AddPartitions(RequestEach):
     of their codes (one that is not retriable, if there is one) and names all partitions with it."""
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        """See `ApiHandler.read`. The only item is the transactional id."""
+        """Return the outcome of the only item, the transactional id: an error if a partition was
+        refused, whose message names the refused partitions."""
         refused: dict[int, list[TopicPartition]] = {}
         for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
@@ -365,7 +367,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
     def build(
         self, items: Sequence[TopicPartition], version: int
     ) -> messages.TxnOffsetCommitRequest:
-        """See `ApiHandler.build`."""
+        """Build the TxnOffsetCommit of these partitions, with the member if there is one."""
         transaction, member = self._transaction, self._member
         request = messages.TxnOffsetCommitRequest(
             transactional_id=transaction.transactional_id,
@@ -385,7 +387,8 @@ class _CommitOffsetsInTransaction(CommitHandler):
         return request
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        """See `ApiHandler.unsupported_reason`. Older versions cannot name the member."""
+        """Return why this version of TxnOffsetCommit cannot be used, None if it can: older ones
+        cannot name the group's member, whose generation the coordinator checks."""
         member = self._member
         if version >= MEMBER_VERSION or member is None or not member.is_member:
             return None

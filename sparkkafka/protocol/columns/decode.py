@@ -214,7 +214,8 @@ def decode_large(
     def decode_part(
         data: memoryview, bounds: RecordBounds, progress: ReadProgress
     ) -> Generator[DecodedRecords, None, int]:
-        """See `large_batches.DecodePart`."""
+        """Decode the complete records of the batch at `bounds` in `data`, which follow those of
+        `progress`. Yields their columns; returns the last one's offset delta."""
         part = _BatchGroup([batch], [data], max_payload_bytes, bounds=bounds, progress=progress)
         yield from part.decode(selection)
         return part.last_offset - batch.base_offset

@@ -398,6 +398,7 @@ def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[Messag
     """Declare bytes inside a message that have versions of their own ("type": "data" in JSON)."""
 
     def decorate(cls: type[MessageT]) -> type[MessageT]:
+        """Make a struct of the class, with these versions."""
         made = struct(cls)
         made.API_NAME = made.__name__
         made.MIN_VERSION, made.MAX_VERSION = versions

@@ -408,6 +408,7 @@ def _parse_enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path
 
 
 def _parse_fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
+    """Parse a fixed type, `value` in the schema's JSON; `path` names it in errors."""
     size = value.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
         raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_brief(size)}")

@@ -275,7 +275,9 @@ class _EnvelopeDecoder:
         self._inner, self._envelope, self._node, self._kind = inner, envelope, node, kind
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """See `schemas.values.Decoder`."""
+        """Decode payloads (binary; null stays null) into a column of `type`. A row that cannot be
+        decoded is null, with a reason; rows that are not in this envelope are tried with
+        `second`."""
         budget = budget or MemoryBudget(payloads)
         decoded = self._inner.decode(payloads, budget)
         reasons = dict(
@@ -393,7 +395,8 @@ class _JsonEnvelopeDecoder:
         return _make(self._format, self._envelope, schema, None, node, self.type, FIRST_MESSAGE)
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """See `schemas.values.Decoder`."""
+        """Decode JSON payloads (binary or string; null stays null) into a column of `type`, those
+        with one embedded schema together. A row that cannot be decoded is null, with a reason."""
         texts = payloads if pa.types.is_binary(payloads.type) else payloads.cast(pa.binary())
         budget = budget or MemoryBudget(payloads)
         groups, rest = self._groups(texts)
