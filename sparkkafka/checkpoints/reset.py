@@ -222,7 +222,7 @@ def signs_of_running(checkpoint: logs.Checkpoint, now_s: float | None = None) ->
     """
     now_s = time.time() if now_s is None else now_s
     files = [*checkpoint.offset_files, *checkpoint.commit_files]
-    times = [entry.modified_s for entry in files if entry.modified_s is not None]
+    times = [entry.modified_at_s for entry in files if entry.modified_at_s is not None]
     if not times:
         return []
     quiet_s = min(3_600.0, max(60.0, 3 * _median_pause_s(checkpoint)))

@@ -43,12 +43,12 @@ _SCHEMES = {
 
 
 class StorageEntry(NamedTuple):
-    """A file or folder in a folder. `modified_s` is in seconds since 1970, None if unknown."""
+    """A file or folder in a folder. `modified_at_s` is in seconds since 1970, None if unknown."""
 
     name: str
     is_file: bool
     size_bytes: int
-    modified_s: float | None
+    modified_at_s: float | None
 
 
 class Storage(ABC):

@@ -114,15 +114,15 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
         admin.describe_topic(topic)  # raises if it is missing
     with Producer(settings | session.settings("producer")) as producer:
         producer.partitions_for(topic)  # connects
-        start_s = time.perf_counter()
+        started_at_s = time.perf_counter()
         sent = 0
-        while sent < load.records and time.perf_counter() - start_s < load.seconds:
+        while sent < load.records and time.perf_counter() - started_at_s < load.seconds:
             rows = batch.slice(0, load.records - sent)
-            sent_s = time.perf_counter()
+            sent_at_s = time.perf_counter()
             delivery = producer.send_table(rows, topic)
 
-            def note_latency(_: object, sent_s: float = sent_s) -> None:
-                latencies_s.append(time.perf_counter() - sent_s)
+            def note_latency(_: object, sent_at_s: float = sent_at_s) -> None:
+                latencies_s.append(time.perf_counter() - sent_at_s)
 
             delivery.add_callback(note_latency)
             deliveries.append(delivery)
@@ -134,7 +134,7 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
         producer.flush()
         for delivery in deliveries:
             delivery.result()
-        seconds = time.perf_counter() - start_s
+        seconds = time.perf_counter() - started_at_s
     return Measurement(sent, seconds, sent * load.size_bytes, latencies_s)
 
 
@@ -145,15 +145,15 @@ def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -
     records = size_bytes = 0
     with TopicReader(session.settings("consumer"), plan, session.timeout_s) as reader:
         reader.look_up_bounds()
-        start_s = wait_start_s = time.perf_counter()
+        started_at_s = wait_began_at_s = time.perf_counter()
         for batch in reader.batches():
-            latencies_s.append(time.perf_counter() - wait_start_s)
+            latencies_s.append(time.perf_counter() - wait_began_at_s)
             records += batch.num_rows
             size_bytes += batch.column("value").nbytes + batch.column("key").nbytes
             progress.done = records
             progress.update(records)
-            wait_start_s = time.perf_counter()
-        seconds = time.perf_counter() - start_s
+            wait_began_at_s = time.perf_counter()
+        seconds = time.perf_counter() - started_at_s
     return Measurement(records, seconds, size_bytes, latencies_s)
 
 

@@ -174,7 +174,7 @@ def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
     measured = []
     with admin.cluster_and_deadline() as (cluster, deadline):
         for _ in range(2):  # the first request may have to connect
-            before_s = time.time()
+            sent_at_s = time.time()
             results = request_driver.call_each(
                 cluster,
                 ["clock"],
@@ -183,10 +183,10 @@ def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
                 deadline,
                 "describing the quorum",
             )
-            after_s = time.time()
+            answered_at_s = time.time()
             node_id, time_ms = results["clock"]
-            ahead_s = (before_s + after_s) / 2 - time_ms / 1000
-            measured.append(((after_s - before_s) / 2, ahead_s, node_id))
+            ahead_s = (sent_at_s + answered_at_s) / 2 - time_ms / 1000
+            measured.append(((answered_at_s - sent_at_s) / 2, ahead_s, node_id))
     return min(measured)
 
 

@@ -451,16 +451,16 @@ def timestamp_ms_of(text: str, option: str) -> int:
             return max(int(time.time() * 1000) - _duration_ms(word[1:]), 0)
         parsed = datetime.fromisoformat(word)
         # UTC without a zone, as Kafka's own tools take it: the same moment on every machine.
-        timestamp_s = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        at_s = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
-        timestamp_s = -1.0
-    if timestamp_s < 0:
+        at_s = -1.0
+    if at_s < 0:
         raise OptionError(
             f"{option} is ms since 1970 (1767225600000), ISO 8601 (2026-01-31T12:00, with +01:00 "
             "behind it if it is not UTC), or how long ago (-90s, -15m, -2h, -1d); got "
             f"{text[:100]!r}"
         )
-    return round(timestamp_s * 1000)
+    return round(at_s * 1000)
 
 
 def seconds_of(text: str, option: str) -> float:

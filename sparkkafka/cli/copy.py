@@ -37,22 +37,22 @@ class RateLimit:
     def __init__(self, per_second: float, *, of_bytes: bool) -> None:
         self._per_second = per_second
         self._of_bytes = of_bytes
-        self._start_s: float | None = None
+        self._started_at_s: float | None = None
         self._units = 0.0
 
     def pace(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the batch in slices of at most a tenth of a second (at least one record). Wait
         before each as long as the rate requires."""
-        if self._start_s is None:
-            self._start_s = time.monotonic()
+        if self._started_at_s is None:
+            self._started_at_s = time.monotonic()
         units = float(batch.num_rows)
         if self._of_bytes:
             units = batch.nbytes + 20 * batch.num_rows  # 20: a record besides key, value, headers
         count = max(1, min(batch.num_rows, round(10 * units / self._per_second)))
         rows = -(-batch.num_rows // count)
         for start in range(0, batch.num_rows, rows):
-            due_s = self._start_s + self._units / self._per_second
-            while (remaining_s := due_s - time.monotonic()) > 0:
+            due_at_s = self._started_at_s + self._units / self._per_second
+            while (remaining_s := due_at_s - time.monotonic()) > 0:
                 time.sleep(min(remaining_s, 3600.0))
             part = batch.slice(start, rows)
             self._units += units * part.num_rows / batch.num_rows

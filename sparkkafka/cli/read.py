@@ -643,18 +643,18 @@ class TopicReader:
         """Yield batches of RECORD_SCHEMA, each of one partition and never empty. Call
         `look_up_bounds` before this. `on_idle` is called after each wait without records."""
         seconds = self._plan.seconds
-        stop_s = None if seconds is None else time.monotonic() + seconds
-        return self._batches(self._plan.filter, self._plan.count, stop_s, on_idle)
+        stop_at_s = None if seconds is None else time.monotonic() + seconds
+        return self._batches(self._plan.filter, self._plan.count, stop_at_s, on_idle)
 
     def _batches(
         self,
         filter: Filter,
         remaining: int | None,
-        stop_s: float | None,
+        stop_at_s: float | None,
         on_idle: Callable[[], object] = lambda: None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches from `positions` to `ends`, with at most `remaining` records (None: all),
-        until `stop_s` on the monotonic clock."""
+        until `stop_at_s` on the monotonic clock."""
         self._assign_unfinished()
         limit = None if filter else remaining
         progress_deadline = Deadline(self._timeout_s * 1000)
@@ -663,8 +663,8 @@ class TopicReader:
             # compacted records lie before the end, poll returns nothing, and only the position
             # shows that the end is reached: then the wait is shorter still.
             wait_s = 0.05 if self.ends else 0.5
-            if stop_s is not None:
-                wait_s = min(wait_s, stop_s - time.monotonic())
+            if stop_at_s is not None:
+                wait_s = min(wait_s, stop_at_s - time.monotonic())
                 if wait_s <= 0:
                     return
             try:

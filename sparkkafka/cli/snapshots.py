@@ -151,7 +151,7 @@ def sum_of(values: Iterable[Any]) -> Any:
 class _RateSample(NamedTuple):
     """What rates are computed from."""
 
-    time_s: float
+    taken_at_s: float
     ends: Mapping[TopicPartition, int]
     sizes: Mapping[TopicPartition, int]
     lags: Mapping[str, int]
@@ -257,7 +257,7 @@ class Collector:
         """Take a snapshot, under a new deadline. Raises KafkaError if no broker answers."""
         admin, problems = self._admin, list[str]()
         admin.restart_deadline()
-        began_s = time.monotonic()
+        began_at_s = time.monotonic()
         with admin.cluster_and_deadline() as (cluster, deadline):
             request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
             metadata = cluster.call(
@@ -284,7 +284,7 @@ class Collector:
         totals = {name: sum(by_topic.values()) for name, by_topic in lags.items() if by_topic}
         sample = _RateSample(time.monotonic(), ends, sizes, totals)
         self._samples.append(sample)
-        while len(self._samples) > 3 and sample.time_s - self._samples[1].time_s >= RATE_S:
+        while len(self._samples) > 3 and sample.taken_at_s - self._samples[1].taken_at_s >= RATE_S:
             self._samples.popleft()
         rates, growth = self._rates(sample)
         topics = {
@@ -297,8 +297,8 @@ class Collector:
                 problems.append(f"topic {topic.name}: {error_name(topic.error_code)}")
         snapshot = Snapshot(
             time_ms=int(time.time() * 1000),
-            took_s=time.monotonic() - began_s,
-            rates_s=sample.time_s - self._samples[0].time_s,
+            took_s=time.monotonic() - began_at_s,
+            rates_s=sample.taken_at_s - self._samples[0].taken_at_s,
             cluster_id=metadata.cluster_id,
             brokers=_broker_rows(metadata, rows, leaders, log_dirs, silent),
             topics=[
@@ -372,7 +372,7 @@ class Collector:
         """Return the records and the bytes per second of each partition. A log that became shorter,
         by retention or because its topic was recreated, grew by 0 bytes."""
         base = self._samples[0]
-        seconds = now.time_s - base.time_s
+        seconds = now.taken_at_s - base.taken_at_s
         if seconds <= 0:
             return {}, {}
         records, growth = (
@@ -387,12 +387,12 @@ class Collector:
         """Return a group's row, with the rate of its lag over the last samples. `by_topic` has its
         lag in each topic."""
         name = group.group_id
-        lags = [(row.time_s, row.lags[name]) for row in self._samples if name in row.lags]
+        lags = [(row.taken_at_s, row.lags[name]) for row in self._samples if name in row.lags]
         lag = sum(by_topic.values()) if by_topic else None
         rate = catch_up_s = None
         if lag is not None and len(lags) > 1:
-            (first_s, first), (last_s, last) = lags[0], lags[-1]
-            rate = (last - first) / max(last_s - first_s, 1e-3)
+            (first_at_s, first), (last_at_s, last) = lags[0], lags[-1]
+            rate = (last - first) / max(last_at_s - first_at_s, 1e-3)
             if lag == 0 or rate < 0:
                 catch_up_s = lag / -rate if lag else 0.0
         return GroupRow(

@@ -222,15 +222,15 @@ def redraw(
     failure = ""
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_keys:
-            next_s = time.monotonic() + interval_s
+            snapshot_at_s = time.monotonic() + interval_s
             while True:
                 live.update(picture(shown, failure, console), refresh=True)
-                keys = read_keys(next_s - time.monotonic())
+                keys = read_keys(snapshot_at_s - time.monotonic())
                 if keys is not None:
                     if not all(map(press, keys)):
                         return
                     continue
-                next_s = time.monotonic() + interval_s
+                snapshot_at_s = time.monotonic() + interval_s
                 try:
                     shown, failure = look_up(), ""
                 except KafkaError as error:

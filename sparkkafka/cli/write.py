@@ -496,7 +496,7 @@ class ProgressBar:
         self._title = title
         self._bar: Any = None
         self._task: Any = None
-        self._start_s = 0.0
+        self._started_at_s = 0.0
         self.done = 0
         self.total: int | None = None
         if shown:
@@ -516,7 +516,7 @@ class ProgressBar:
     def __enter__(self) -> Self:
         """Show the bar."""
         if self._bar is not None:
-            self._start_s = time.monotonic()
+            self._started_at_s = time.monotonic()
             self._bar.__enter__()
             self._task = self._bar.add_task(
                 self._title, total=self.total, records=counted(0, "record")
@@ -530,7 +530,7 @@ class ProgressBar:
     def update(self, records: int) -> None:
         """Show that this many records are sent or read."""
         if self._bar is not None:
-            rate = records / max(time.monotonic() - self._start_s, 0.1)
+            rate = records / max(time.monotonic() - self._started_at_s, 0.1)
             text = f"{counted(records, 'record')}, {rate:,.0f}/s"
             self._bar.update(self._task, total=self.total, completed=self.done, records=text)
 

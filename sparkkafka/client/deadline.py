@@ -250,7 +250,7 @@ class Retry:
         self._backoff = backoff
         self._what = what
         self.failures = 0
-        self._started_s = time.monotonic()
+        self._started_at_s = time.monotonic()
         self._warned = False
         self._last_error: errors.KafkaError | None = None
 
@@ -279,7 +279,7 @@ class Retry:
             ) from error
         self._on_retry()
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
-        if not self._warned and time.monotonic() + wait_s - self._started_s > 4.0:
+        if not self._warned and time.monotonic() + wait_s - self._started_at_s > 4.0:
             # A person has noticed the wait by now.
             self._warned = True
             log.warning(

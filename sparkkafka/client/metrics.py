@@ -29,12 +29,12 @@ Metrics = dict[str, dict[str, float]]
 
 
 class _Sample:
-    """Statistics of the values from `start_s` on, for WINDOW_S."""
+    """Statistics of the values from `started_at_s` on, for WINDOW_S."""
 
-    __slots__ = ("count", "largest", "start_s", "total")
+    __slots__ = ("count", "largest", "started_at_s", "total")
 
-    def __init__(self, start_s: float) -> None:
-        self.start_s = start_s
+    def __init__(self, started_at_s: float) -> None:
+        self.started_at_s = started_at_s
         self.count = 0
         self.total = 0.0
         self.largest = -math.inf
@@ -69,7 +69,7 @@ class Sampled:
     def record(self, value: float, now_s: float) -> None:
         """Add a value at this monotonic time."""
         sample = self._current
-        if now_s - sample.start_s >= WINDOW_S:
+        if now_s - sample.started_at_s >= WINDOW_S:
             self._previous = sample
             sample = self._current = _Sample(now_s)
         sample.count += 1
@@ -84,11 +84,11 @@ class Sampled:
         samples = [
             sample
             for sample in (self._previous, self._current)
-            if sample is not None and now_s - sample.start_s < 2 * WINDOW_S
+            if sample is not None and now_s - sample.started_at_s < 2 * WINDOW_S
         ]
         count = sum(sample.count for sample in samples)
         total = sum(sample.total for sample in samples)
-        elapsed_s = now_s - samples[0].start_s if samples else 0.0
+        elapsed_s = now_s - samples[0].started_at_s if samples else 0.0
         if elapsed_s < WINDOW_S:
             # Java's Rate.windowSize: the first window is extended by a whole one, or else the first
             # value after a start would be a rate of thousands.
@@ -129,7 +129,7 @@ class NetworkMetrics:
         self._created = Sampled()
         self._closed = Sampled()
         self._latencies_ms: defaultdict[str, Sampled] = defaultdict(Sampled)
-        self._last_sent_s: dict[str, float] = {}
+        self._last_sent_at_s: dict[str, float] = {}
         self._in_flight = 0
 
     def connected(self) -> ConnectionMeter:
@@ -142,16 +142,16 @@ class NetworkMetrics:
         """Count a request; a Produce with acks=0 expects no response."""
         with self.lock:
             self._sent.record(size_bytes, now_s)
-            self._last_sent_s[api] = now_s
+            self._last_sent_at_s[api] = now_s
             self._in_flight += expects_response
 
-    def received(self, api: str, size_bytes: int, sent_s: float) -> None:
-        """Count the response to a request that was sent at `sent_s`."""
+    def received(self, api: str, size_bytes: int, sent_at_s: float) -> None:
+        """Count the response to a request that was sent at `sent_at_s`."""
         now_s = time.monotonic()
         with self.lock:
             self._received.record(size_bytes, now_s)
             self._in_flight -= 1
-            self._latencies_ms[api].record((now_s - sent_s) * 1000, now_s)
+            self._latencies_ms[api].record((now_s - sent_at_s) * 1000, now_s)
 
     def closed(self, unanswered: int) -> None:
         """Count a connection that has ended, and with it this many requests without a response."""
@@ -183,11 +183,11 @@ class NetworkMetrics:
         """Latencies of this API, from writing the request to reading the response."""
         return self._latencies_ms.get(api) or Sampled()
 
-    def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
+    def seconds_since_sent(self, apis: Iterable[str], now_s: float) -> float:
         """Return the seconds since the last request of one of these APIs, NO_VALUE if there was
         none."""
-        moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
-        return now_s - max(moments_s) if moments_s else NO_VALUE
+        sent_at_s = [self._last_sent_at_s[api] for api in apis if api in self._last_sent_at_s]
+        return now_s - max(sent_at_s) if sent_at_s else NO_VALUE
 
 
 class ConnectionMeter:
@@ -209,8 +209,8 @@ class ConnectionMeter:
     def received(self, size_bytes: int) -> None:
         """Count the response to the oldest request."""
         if self._unanswered:  # else it is an unrequested response, which closes the connection
-            api, sent_s = self._unanswered.popleft()
-            self._metrics.received(api, size_bytes, sent_s)
+            api, sent_at_s = self._unanswered.popleft()
+            self._metrics.received(api, size_bytes, sent_at_s)
 
     def closed(self) -> None:
         """Count the end of a connection."""
@@ -278,14 +278,14 @@ class FetchMetrics(_ClientMetrics):
         super().__init__()
         self._response_bytes = Sampled()
         self._response_records = Sampled()
-        self._last_poll_s: float | None = None
+        self._polled_at_s: float | None = None
         self._between_polls_ms = Sampled()
         self._idle_ratios = Sampled()
         self._since_last_ms = 0.0
         """The time between the beginnings of the last two polls."""
         self._rebalances = Sampled()
         self._failed_rebalances = Sampled()
-        self._last_rebalance_s: float | None = None
+        self._rebalanced_at_s: float | None = None
 
     # --- called by the consumer -----------------------------------------------------------------
 
@@ -293,16 +293,16 @@ class FetchMetrics(_ClientMetrics):
         """Measure the time since the last poll began."""
         now_s = time.monotonic()
         with self._lock:
-            if self._last_poll_s is not None:
-                self._since_last_ms = (now_s - self._last_poll_s) * 1000
+            if self._polled_at_s is not None:
+                self._since_last_ms = (now_s - self._polled_at_s) * 1000
                 self._between_polls_ms.record(self._since_last_ms, now_s)
-            self._last_poll_s = now_s
+            self._polled_at_s = now_s
 
     def poll_ends(self) -> None:
         """Measure which part of the user's loop was spent inside poll."""
         now_s = time.monotonic()
         with self._lock:
-            took_ms = (now_s - (self._last_poll_s or now_s)) * 1000
+            took_ms = (now_s - (self._polled_at_s or now_s)) * 1000
             # Java's KafkaConsumerMetrics.recordPollEnd.
             if took_ms + self._since_last_ms:
                 self._idle_ratios.record(took_ms / (took_ms + self._since_last_ms), now_s)
@@ -334,7 +334,7 @@ class FetchMetrics(_ClientMetrics):
         now_s = time.monotonic()
         with self._lock:
             self._rebalances.record(1, now_s)
-            self._last_rebalance_s = now_s
+            self._rebalanced_at_s = now_s
 
     def rebalance_failed(self) -> None:
         self._record(self._failed_rebalances, 1)
@@ -371,7 +371,7 @@ class FetchMetrics(_ClientMetrics):
     def _poll_metrics(self, now_s: float) -> dict[str, float]:
         """Return Kafka's metrics of the calls of poll, by name; `now_s` is monotonic."""
         return {
-            "last-poll-seconds-ago": _seconds_since(self._last_poll_s, now_s),
+            "last-poll-seconds-ago": _seconds_since(self._polled_at_s, now_s),
             **mean_and_max("time-between-poll", self._between_polls_ms, now_s),
             "poll-idle-ratio-avg": self._idle_ratios.window(now_s).mean,
         }
@@ -407,19 +407,19 @@ class FetchMetrics(_ClientMetrics):
         return {
             **count_rate_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
-            "last-heartbeat-seconds-ago": self.network.since_sent_s(HEARTBEATS, now_s),
+            "last-heartbeat-seconds-ago": self.network.seconds_since_sent(HEARTBEATS, now_s),
             "rebalance-total": float(self._rebalances.count),
             "rebalance-rate-per-hour": self._rebalances.window(now_s).count_rate * 3600,
             "failed-rebalance-total": float(self._failed_rebalances.count),
             "failed-rebalance-rate-per-hour": (
                 self._failed_rebalances.window(now_s).count_rate * 3600
             ),
-            "last-rebalance-seconds-ago": _seconds_since(self._last_rebalance_s, now_s),
+            "last-rebalance-seconds-ago": _seconds_since(self._rebalanced_at_s, now_s),
         }
 
 
-def _seconds_since(moment_s: float | None, now_s: float) -> float:
-    return NO_VALUE if moment_s is None else now_s - moment_s
+def _seconds_since(at_s: float | None, now_s: float) -> float:
+    return NO_VALUE if at_s is None else now_s - at_s
 
 
 # --- of a ShareConsumer ---------------------------------------------------------------------------
@@ -504,7 +504,7 @@ class SendMetrics(_ClientMetrics):
                 counts["compression"].record(ratio, now_s)
                 self._compression.record(ratio, now_s)
                 self._batch_bytes.record(wire_bytes, now_s)
-                self._queue_times_ms.record((now_s - batch.created_s) * 1000, now_s)
+                self._queue_times_ms.record((now_s - batch.created_at_s) * 1000, now_s)
                 total += records
             self._request_records.record(total, now_s)
 

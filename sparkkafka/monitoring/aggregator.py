@@ -49,8 +49,8 @@ class Sample(NamedTuple):
 
 @dataclass
 class Query:
-    """The values of one query. `name` is "" before the listener's first event. `ended_s` is the end
-    of the query, `last_seen_s` the time of its last event or report, both on the monotonic clock.
+    """The values of one query. `name` is "" before the listener's first event. `ended_at_s` is the
+    end of the query, `last_seen_at_s` the time of its last event or report (both monotonic).
 
     `parts_s` are the durations of the parts of its batches by Spark's names. `counts` are by
     (topic, partition). `read` has the offsets up to which it has read. `lags` are in offsets,
@@ -60,8 +60,8 @@ class Query:
 
     id: str
     name: str = ""
-    ended_s: float | None = None
-    last_seen_s: float = field(default_factory=time.monotonic)
+    ended_at_s: float | None = None
+    last_seen_at_s: float = field(default_factory=time.monotonic)
     totals: Totals = field(default_factory=lambda: defaultdict(float))
     parts_s: Totals = field(default_factory=lambda: defaultdict(float))
     gauges: dict[str, float] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class MetricAggregator:
                 for other_id in same_name:
                     del self._queries[other_id]
                 query.name = label
-            query.ended_s = None
+            query.ended_at_s = None
             query.gauges[Value.ACTIVE] = 1
             query.totals[Value.FAILURES] += 0
 
@@ -120,7 +120,7 @@ class MetricAggregator:
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None and query_id:
-                query.ended_s = time.monotonic()
+                query.ended_at_s = time.monotonic()
                 query.gauges[Value.ACTIVE] = 0
                 query.gauges.pop(Value.OLDEST_TRANSACTION_S, None)
                 query.totals[Value.FAILURES] += failed
@@ -192,8 +192,8 @@ class MetricAggregator:
             query_id = report.query
             if report.ends:
                 # 0.0, long ago: no batch with these ends has finished yet.
-                query_id, ended_s = self._batch_ends.pop(report.ends, ("", 0.0))
-                if time.monotonic() - ended_s > MAX_DELAY_S:
+                query_id, ended_at_s = self._batch_ends.pop(report.ends, ("", 0.0))
+                if time.monotonic() - ended_at_s > MAX_DELAY_S:
                     self._keep_until_batch_ends(report)
                     return
             self._add_to_query(query_id, report)
@@ -216,7 +216,7 @@ class MetricAggregator:
             return {
                 query.id: (dict(query.read), query.prefix or f"sparkkafka-{query.id}")
                 for query in self._queries.values()
-                if query.id and query.name and query.ended_s is None
+                if query.id and query.name and query.ended_at_s is None
             }
 
     def set_lags(
@@ -231,17 +231,17 @@ class MetricAggregator:
                 query.lags |= lags
                 query.ages_s = dict(ages_s)
 
-    def set_oldest_transaction(self, query_id: str, started_s: float | None) -> None:
+    def set_oldest_transaction(self, query_id: str, started_at_s: float | None) -> None:
         """Set when the query's oldest open transaction began, in seconds since 1970; None if it has
         none."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is None:
                 return
-            if started_s is None:
+            if started_at_s is None:
                 query.gauges.pop(Value.OLDEST_TRANSACTION_S, None)
             else:
-                query.gauges[Value.OLDEST_TRANSACTION_S] = started_s
+                query.gauges[Value.OLDEST_TRANSACTION_S] = started_at_s
 
     # --- export -----------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class MetricAggregator:
                 self._dropped["too many queries"] += 1
                 return None
             query = self._queries[query_id] = Query(query_id)
-        query.last_seen_s = time.monotonic()
+        query.last_seen_at_s = time.monotonic()
         return query
 
     def _counts(self, query: Query, topic: str, partition: int) -> Totals | None:
@@ -375,6 +375,6 @@ class MetricAggregator:
         whose last report is that old."""
         now_s = time.monotonic()
         for query in list(self._queries.values()):
-            since_s = query.ended_s if query.name else query.last_seen_s
+            since_s = query.ended_at_s if query.name else query.last_seen_at_s
             if query.id and since_s is not None and now_s - since_s > self._forget_s:
                 del self._queries[query.id]

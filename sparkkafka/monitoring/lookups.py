@@ -113,8 +113,8 @@ class Lookups:
             states = self._admin.describe_transactions(list(owners), timeout_s=LIMIT_S)
             for tid, state in states.values_by_item.items():
                 if state.is_open and state.started_ms is not None:
-                    owner, started_s = owners[tid], state.started_ms / 1000
-                    oldest[owner] = min(started_s, oldest.get(owner, started_s))
+                    owner, started_at_s = owners[tid], state.started_ms / 1000
+                    oldest[owner] = min(started_at_s, oldest.get(owner, started_at_s))
         except UnsupportedVersionError as error:  # before Kafka 3.0
             self._warn_once(f"the oldest open transaction is not known: {error}")
         except KafkaError as error:

@@ -239,21 +239,21 @@ class TokenKeeper:
 
     def _renew_all_due(self) -> float:
         """Get or renew the tokens that are due. Return the seconds until the next one is."""
-        next_s = min((self._renew_if_due(cluster) for cluster in self.clusters), default=_RETRY_S)
+        wait_s = min((self._renew_if_due(cluster) for cluster in self.clusters), default=_RETRY_S)
         try:
             if not self._closing.is_set():
                 self._write()
         except OSError as error:  # a full disk, or a deleted folder: this may pass
             log.warning("%s cannot be written: %s", self.path, error)
-            return min(next_s, _RETRY_S)
-        return next_s
+            return min(wait_s, _RETRY_S)
+        return wait_s
 
     def _renew_if_due(self, cluster: TokenCluster) -> float:
         """Get or renew the cluster's token if it is due. Return the seconds until it is again."""
         name, now_s = cluster.name, time.time()
-        due_s = self._due_at_s.get(name, 0.0) - now_s
-        if due_s > 0:
-            return due_s
+        wait_s = self._due_at_s.get(name, 0.0) - now_s
+        if wait_s > 0:
+            return wait_s
         try:
             token = self._request_token(cluster)
         except KafkaError as error:

@@ -200,7 +200,7 @@ def test_ended_queries_are_dropped_and_names_are_unique() -> None:
     metrics.query_ended(TWO, failed=True)
     assert values(metrics)["failures", "q"] == 1
     assert values(metrics)["active", "q"] == 0
-    metrics._queries[TWO].ended_s = -1e6
+    metrics._queries[TWO].ended_at_s = -1e6
     assert not [key for key in values(metrics) if "q" in key]
     for number in range(2 * MAX_QUERIES):
         metrics.query_started(f"{number:08}-0000-0000-0000-000000000000", None)

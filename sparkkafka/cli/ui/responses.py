@@ -147,15 +147,15 @@ class _Cache:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made_s = -CACHED_S
+        self._made_at_s = -CACHED_S
         self._document: Any = None
 
     def document(self) -> Any:
         """Return the document, made again if it is older than CACHED_S."""
         with self._lock:
-            if time.monotonic() - self._made_s >= CACHED_S:
+            if time.monotonic() - self._made_at_s >= CACHED_S:
                 self._document = self._make()
-                self._made_s = time.monotonic()
+                self._made_at_s = time.monotonic()
             return self._document
 
     def close(self) -> bool:

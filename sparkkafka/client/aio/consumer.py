@@ -128,7 +128,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         self._slice: Iterator[Record] = iter(())  # the records that `async for` returns next
         self._slice_end = 0  # how many of `_records` are before the end of `_slice`
         self._turn = Turn()
-        self._polled_s = 0.0
+        self._polled_at_s = 0.0
         self._poll_lock = asyncio.Lock()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 return record
             async with self._poll_lock:
                 if not self._unread:  # otherwise another task has polled
-                    is_fast = time.monotonic() - self._polled_s < FAST_S
+                    is_fast = time.monotonic() - self._polled_at_s < FAST_S
                     await self._fill(FAST_RECORDS if is_fast else 0, UNLIMITED_S)
-                    self._polled_s = time.monotonic()
+                    self._polled_at_s = time.monotonic()
                     self._turn.begin()
 
     async def _fill(self, max_records: int, timeout_s: float) -> None:

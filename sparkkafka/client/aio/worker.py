@@ -69,13 +69,13 @@ class Turn:
     loop share this time: if each had its own, hundreds of them would hold the loop."""
 
     def __init__(self) -> None:
-        self._began_s = 0.0
+        self._began_at_s = 0.0
         self._is_over = False
 
     async def yield_if_over(self) -> None:
         """Yield to other tasks if the time is over, or if another task has used it up."""
         if not self._is_over:
-            if time.monotonic() - self._began_s < YIELD_AFTER_S:
+            if time.monotonic() - self._began_at_s < YIELD_AFTER_S:
                 return
             self._is_over = True
             asyncio.get_running_loop().call_soon(self.begin)  # before this task's next step
@@ -84,7 +84,7 @@ class Turn:
     def begin(self) -> None:
         """Begin the next turn: in the next iteration of the loop, or after a wait."""
         self._is_over = False
-        self._began_s = time.monotonic()
+        self._began_at_s = time.monotonic()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:

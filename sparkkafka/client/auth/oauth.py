@@ -64,8 +64,8 @@ class _CachedToken(NamedTuple):
     """A token with the monotonic seconds at which to renew it, and until which to use it."""
 
     text: Secret
-    renew_s: float
-    last_s: float
+    renew_at_s: float
+    usable_until_s: float
 
 
 class TokenSource:
@@ -85,9 +85,9 @@ class TokenSource:
         Raises AuthenticationError, OptionError, KafkaTimeoutError or KafkaConnectionError.
         """
         cached, now_s = self._cached, time.monotonic()
-        if cached is not None and now_s < cached.renew_s:
+        if cached is not None and now_s < cached.renew_at_s:
             return cached.text
-        usable = cached is not None and now_s < cached.last_s
+        usable = cached is not None and now_s < cached.usable_until_s
         if not self._lock.acquire(timeout=0 if usable else deadline.remaining_s()):
             if usable and cached is not None:
                 return cached.text
@@ -107,9 +107,9 @@ class TokenSource:
     def _renew(self, deadline: Deadline) -> Secret:
         """Request a new token, or return the old one if that fails. The caller has the lock."""
         cached, now_s = self._cached, time.monotonic()
-        if cached is not None and now_s < cached.renew_s:  # another thread was faster
+        if cached is not None and now_s < cached.renew_at_s:  # another thread was faster
             return cached.text
-        usable = cached is not None and now_s < cached.last_s
+        usable = cached is not None and now_s < cached.usable_until_s
         try:
             token = self._make(deadline, usable)  # without retries while the old one is usable
         except Exception as error:
@@ -122,7 +122,7 @@ class TokenSource:
                 raise error from error.__cause__
             log.warning("the OAuth token cannot be renewed; the old one is still valid: %s", error)
             # The wait after a failed renewal, while the old token is valid.
-            self._cached = cached._replace(renew_s=time.monotonic() + 10.0)
+            self._cached = cached._replace(renew_at_s=time.monotonic() + 10.0)
             return cached.text
         # The shorter of the lives that the server and the token state; 0 if neither does.
         lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
@@ -502,12 +502,12 @@ def _parse_callback_result(result: Any) -> tuple[Token | None, str]:
     """Return the token that a callable has returned (None if the result is not a token), and the
     name of the result's type."""
     result_type = type(result).__name__
-    token, expiry_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    token, until_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token
-    if not isinstance(text, str) or not isinstance(expiry_s, int | float | None):
+    if not isinstance(text, str) or not isinstance(until_s, int | float | None):
         return None, result_type
     try:
-        life_s = None if expiry_s is None else expiry_s - time.time()
+        life_s = None if until_s is None else until_s - time.time()
     except OverflowError:
         return None, result_type
     return Token(Secret(text), life_s), result_type
@@ -676,7 +676,7 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
         limit_s = min(settings.read_timeout_ms / 1000, max(deadline.remaining_s(), 0.001))
         credentials.refresh(functools.partial(transport.Request(), timeout=limit_s))
         account = getattr(credentials, "service_account_email", None)
-        expiry_s = credentials.expiry.replace(tzinfo=UTC).timestamp()
+        until_s = credentials.expiry.replace(tzinfo=UTC).timestamp()
         access_token = Secret(credentials.token)
     except Exception as error:  # google-auth raises many types
         raise AuthenticationError(
@@ -689,10 +689,10 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
             f"(they are of the kind {type(credentials).__name__})"
         )
     now_s = time.time()
-    claims = {"exp": int(expiry_s), "iat": int(now_s), "iss": "Google", "scope": "kafka"}
+    claims = {"exp": int(until_s), "iat": int(now_s), "iss": "Google", "scope": "kafka"}
     claims["sub"] = account
     header = json.dumps({"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"})
-    return Token(_encode_jwt(header, json.dumps(claims), access_token.reveal()), expiry_s - now_s)
+    return Token(_encode_jwt(header, json.dumps(claims), access_token.reveal()), until_s - now_s)
 
 
 _MAKERS: Final[dict[TokenMethod, Callable[[OAuthSettings, Deadline, bool], Token]]] = {

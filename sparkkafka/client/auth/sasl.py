@@ -429,16 +429,16 @@ class Caller(Protocol):
 
 
 class SessionLifetime(NamedTuple):
-    """When to authenticate again (KIP-368), in monotonic seconds: from `reauthenticate_s` on if no
-    response is expected, from `forced_reauthenticate_s` on in any case."""
+    """When to authenticate again (KIP-368): from `reauthenticate_at_s` on if no response is
+    expected, from `forced_reauthenticate_at_s` on in any case (both monotonic)."""
 
-    reauthenticate_s: float
-    forced_reauthenticate_s: float
+    reauthenticate_at_s: float
+    forced_reauthenticate_at_s: float
 
     def must_reauthenticate(self, *, in_flight: bool) -> bool:
         """Return whether to re-authenticate before the next request."""
-        due_s = self.forced_reauthenticate_s if in_flight else self.reauthenticate_s
-        return time.monotonic() >= due_s
+        due_at_s = self.forced_reauthenticate_at_s if in_flight else self.reauthenticate_at_s
+        return time.monotonic() >= due_at_s
 
 
 @dataclass(frozen=True)
@@ -505,7 +505,7 @@ def authenticate(
         if response.error_code:
             raise BrokerError(response.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
         # The broker's session begins before its response is here.
-        begin_s = time.monotonic()
+        began_at_s = time.monotonic()
         lifetime_ms = _exchange_messages(connection, settings, deadline)
     except AuthenticationError:
         settings.forget_token()
@@ -525,8 +525,8 @@ def authenticate(
     # An idle connection re-authenticates after 85 % of the lifetime, one whose responses must be
     # read first after 92 %. Java does it between 85 and 95 %.
     return SessionLifetime(
-        begin_s + max(lifetime_s * 0.85, MIN_SESSION_S),
-        begin_s + max(lifetime_s * 0.92, MIN_SESSION_S),
+        began_at_s + max(lifetime_s * 0.85, MIN_SESSION_S),
+        began_at_s + max(lifetime_s * 0.92, MIN_SESSION_S),
     )
 
 

@@ -260,7 +260,7 @@ class Cluster:
         """
         requested = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
-        began_s = time.monotonic()
+        began_at_s = time.monotonic()
         retry = self.retry(deadline, f"metadata of {some_topics(requested)}")
         missing: list[str] = []
         creates = self.options.allow_auto_create_topics
@@ -273,10 +273,10 @@ class Cluster:
                 with_code = [name for name, other in failed.items() if other == code]
                 missing = with_code if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace_ms is not None:
-                    if (time.monotonic() - began_s) * 1000 >= grace_ms:
+                    if (time.monotonic() - began_at_s) * 1000 >= grace_ms:
                         raise unknown_topic_error(missing, creates=creates)
                 elif believed := self.believed_missing(
-                    self.unknown_since_s(missing, began_s), deadline
+                    self.unknown_since_s(missing, began_at_s), deadline
                 ):
                     nearest = self.nearest_topics(believed, deadline)
                     raise unknown_topic_error(believed, creates=creates, nearest=nearest)
@@ -296,16 +296,16 @@ class Cluster:
         """
         return self._refresh(list(names), deadline, once=once)[1]
 
-    def unknown_since_s(self, names: Iterable[str], began_s: float) -> dict[str, float]:
+    def unknown_since_s(self, names: Iterable[str], began_at_s: float) -> dict[str, float]:
         """Return the monotonic time since which each of these topics counts as unknown, in an
-        operation that began at `began_s`.
+        operation that began at `began_at_s`.
 
-        That is `began_s`. In a Spark task it is the time of the first response without the topic: a
-        task reads partitions one after the other, and only the first read must wait for the topic.
+        That is `began_at_s`. In a Spark task it is the time of the first response without the
+        topic: a task reads partitions one by one, and only the first read must wait for the topic.
         """
         if not self._for_task:
-            return dict.fromkeys(names, began_s)
-        return {name: self._unknown_since_s.get(name, began_s) for name in names}
+            return dict.fromkeys(names, began_at_s)
+        return {name: self._unknown_since_s.get(name, began_at_s) for name in names}
 
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
@@ -488,12 +488,12 @@ class Cluster:
         """Let outdated metadata be used for a moment longer, because no broker answers."""
         # For longer than a partition backs off: else it could be outdated each time one is ready.
         moment_ms = 5 * MIN_METADATA_AGE_MS
-        refreshed_s = time.monotonic() - (self.metadata_age_ms - moment_ms) / 1000
+        refreshed_at_s = time.monotonic() - (self.metadata_age_ms - moment_ms) / 1000
         known = filter(None, map(self.known_topic, topics))
         self.metadata.replace(
-            replace(topic, refreshed_s=refreshed_s)
+            replace(topic, refreshed_at_s=refreshed_at_s)
             for topic in known
-            if topic.refreshed_s < refreshed_s
+            if topic.refreshed_at_s < refreshed_at_s
         )
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
@@ -505,7 +505,7 @@ class Cluster:
         """Return whether cached metadata is stale or older than metadata.max.age.ms."""
         if self.is_stale(topic.name):
             return True
-        return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
+        return (time.monotonic() - topic.refreshed_at_s) * 1000 > self.metadata_age_ms
 
     def _refresh(
         self, names: list[str] | None, deadline: Deadline, *, once: bool = False

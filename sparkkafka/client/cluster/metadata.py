@@ -38,14 +38,14 @@ class PartitionInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic as a broker described it at `refreshed_s` (monotonic). `topic_id` is None before
+    """A topic as a broker described it at `refreshed_at_s` (monotonic). `topic_id` is None before
     Kafka 2.8; `partitions` are by number."""
 
     name: str
     topic_id: bytes | None
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
-    refreshed_s: float = field(default_factory=time.monotonic, compare=False)
+    refreshed_at_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 def read_topics(

@@ -28,11 +28,11 @@ MAX_LOOKUP_MS = 6_000  # the longest lookup, when brokers do not answer
 @dataclass(slots=True)
 class _MissingTopic:
     """A topic without metadata since `since_s`, because of `error`; its next lookup is due at
-    `next_s` (both monotonic)."""
+    `due_at_s` (both monotonic)."""
 
     backoff: Backoff
     since_s: float
-    next_s: float = 0.0
+    due_at_s: float = 0.0
     error: KafkaError | None = None
     is_warned: bool = False
 
@@ -80,7 +80,7 @@ class TopicLookup:
         due = []
         for name, since_s in self._cluster.unknown_since_s(names, now_s).items():
             backoff = self._cluster.backoff()
-            if self._missing.setdefault(name, _MissingTopic(backoff, since_s)).next_s <= now_s:
+            if self._missing.setdefault(name, _MissingTopic(backoff, since_s)).due_at_s <= now_s:
                 due.append(name)
         if not due:
             return {}
@@ -113,11 +113,11 @@ class TopicLookup:
                 final[name] = self._give_up(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
 
-    def next_lookup_s(self, names: Iterable[str]) -> float:
+    def lookup_at_s(self, names: Iterable[str]) -> float:
         """Return when the next lookup of one of these topics is due (monotonic seconds), infinite
         for never."""
-        due_s = (self._missing[name].next_s for name in names if name in self._missing)
-        return min(due_s, default=math.inf)
+        due_at_s = (self._missing[name].due_at_s for name in names if name in self._missing)
+        return min(due_at_s, default=math.inf)
 
     def last_error(self, topic: str) -> KafkaError | None:
         """Return the error of the last lookup of a topic; None if it found the topic."""
@@ -175,8 +175,8 @@ class TopicLookup:
         """Return those of the topics in `unknown`, which brokers do not know, that count as missing
         now."""
         since_s = {name: self._missing[name].since_s for name in unknown}
-        latest_s = time.monotonic() - self._grace_ms / 1000
-        overdue = [name for name, at_s in since_s.items() if at_s <= latest_s]
+        overdue_since_s = time.monotonic() - self._grace_ms / 1000
+        overdue = [name for name, at_s in since_s.items() if at_s <= overdue_since_s]
         return overdue or self._cluster.believed_missing(since_s, deadline)
 
     def _retry_later(self, name: str, error: KafkaError) -> None:
@@ -184,7 +184,7 @@ class TopicLookup:
         missing = self._missing[name]
         missing.error = error
         now_s = time.monotonic()
-        missing.next_s = now_s + missing.backoff.next_ms() / 1000
+        missing.due_at_s = now_s + missing.backoff.next_ms() / 1000
         if not missing.is_warned and now_s - missing.since_s > 4.0:
             missing.is_warned = True
             log.warning("metadata of topic %s: still trying: %s", name, error)

@@ -195,7 +195,7 @@ class PollLoop:
         """Send requests to the leaders, and wait for a response or the next step of the group."""
         self._fetcher.send(self._with_time_for_response(deadline))
         self._fetcher.receive(
-            min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
+            min(deadline.remaining_s(), self._fetcher.step_wait_s, self._coordinator.step_wait_s)
         )
 
     def _fetch_ahead(self, *, is_draining: bool = False) -> None:

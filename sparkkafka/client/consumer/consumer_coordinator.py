@@ -91,16 +91,16 @@ class ConsumerCoordinator(RebalanceHooks):
         self._cluster = cluster
         self._subscription = subscription
         self._member: GroupMember[Any] | None = None
-        self._next_lookup_s = 0.0
+        self._lookup_at_s = 0.0
         """The monotonic time of the next lookup of subscribed topics that are missing."""
         self._has_looked_up_topics = False
         self._pattern: re.Pattern[str] | None = None
-        self._last_match_s = 0.0
+        self._matched_at_s = 0.0
         """When topics were last matched with the pattern (monotonic); 0: not yet."""
         self._is_assigned_by_user = False
         self._has_left = False
         """Whether `unsubscribe` has ended a membership."""
-        self._next_commit_s = 0.0
+        self._commit_at_s = 0.0
         self._min_commit_ms = MIN_COMMIT_MS
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
@@ -165,7 +165,7 @@ class ConsumerCoordinator(RebalanceHooks):
                 "subscribe and assign exclude each other: call unsubscribe first"
             )
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
-        self._pattern, self._last_match_s = pattern, 0.0
+        self._pattern, self._matched_at_s = pattern, 0.0
         if self._member is None:
             self._member = make_member(
                 self._options, self, self._cluster, self._wake, self._metrics
@@ -190,7 +190,7 @@ class ConsumerCoordinator(RebalanceHooks):
         creates them, else after the time in which brokers learn of a new topic."""
         self.topics = topics
         creates = self._options.client.allow_auto_create_topics
-        self._next_lookup_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
+        self._lookup_at_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
         self._has_looked_up_topics = False
         if self._member is not None:
             self._member.subscribe(topics)
@@ -200,7 +200,7 @@ class ConsumerCoordinator(RebalanceHooks):
         metadata.max.age.ms)."""
         pattern = self._pattern
         age_ms = self._cluster.metadata_age_ms
-        is_due = not self._last_match_s or (time.monotonic() - self._last_match_s) * 1000 >= age_ms
+        is_due = not self._matched_at_s or (time.monotonic() - self._matched_at_s) * 1000 >= age_ms
         if pattern is None or not is_due:
             return
         try:
@@ -210,7 +210,7 @@ class ConsumerCoordinator(RebalanceHooks):
                 raise
             log.warning("which topics match %r is not known: %s", pattern.pattern, error)
             return
-        self._last_match_s = time.monotonic()
+        self._matched_at_s = time.monotonic()
         names = frozenset(
             name
             for name, topic in topics.items()
@@ -225,12 +225,12 @@ class ConsumerCoordinator(RebalanceHooks):
         """Look up subscribed topics without an assigned partition, and log missing ones. As in Java
         they may be created later, so this is repeated, and `poll` does not raise. With
         allow.auto.create.topics the lookup also creates them."""
-        if time.monotonic() < self._next_lookup_s or self._pattern is not None:
+        if time.monotonic() < self._lookup_at_s or self._pattern is not None:
             return
         creates = self._options.client.allow_auto_create_topics
         assigned_topics = {tp.topic for tp in self._subscription.partitions}
         names = sorted(self.topics - assigned_topics)
-        self._next_lookup_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
+        self._lookup_at_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
         if not names:
             return
         try:
@@ -247,7 +247,7 @@ class ConsumerCoordinator(RebalanceHooks):
         ]
         if missing and creates and not self._has_looked_up_topics:
             # A broker that creates a topic answers first that it does not exist.
-            self._next_lookup_s = time.monotonic() + TOPIC_CREATION_S
+            self._lookup_at_s = time.monotonic() + TOPIC_CREATION_S
         elif missing:
             nearest = self._cluster.nearest_topics(missing, deadline)
             log.warning(
@@ -269,7 +269,7 @@ class ConsumerCoordinator(RebalanceHooks):
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
             self._look_up_missing_topics(lookup_deadline)
-            topics_are_known = self._pattern is None or self._last_match_s
+            topics_are_known = self._pattern is None or self._matched_at_s
             if topics_are_known and self._choose_protocol(lookup_deadline):
                 self._member.poll()
         self._auto_commit_if_due(deadline)
@@ -305,14 +305,14 @@ class ConsumerCoordinator(RebalanceHooks):
         return True
 
     @property
-    def next_step_s(self) -> float:
+    def step_wait_s(self) -> float:
         """Seconds until `poll` must be called again: to restart max.poll.interval.ms, and to commit
         automatically. If something happens in the group, `wake` is called earlier."""
         waits_s = [self._options.max_poll_interval_ms / 3_000]
         if self._options.enable_auto_commit:
             # The shortest time between commits of a poll that waits, even if
             # auto.commit.interval.ms is less.
-            waits_s.append(max(self._next_commit_s - time.monotonic(), 0.1))
+            waits_s.append(max(self._commit_at_s - time.monotonic(), 0.1))
         return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
@@ -415,11 +415,11 @@ class ConsumerCoordinator(RebalanceHooks):
 
     def _schedule_auto_commit(self) -> None:
         interval_s = self._options.auto_commit_interval_ms / 1000
-        self._next_commit_s = time.monotonic() + interval_s
+        self._commit_at_s = time.monotonic() + interval_s
 
     def _auto_commit_if_due(self, deadline: Deadline) -> None:
         """Commit automatically within poll's time; if that fails, a later poll or close commits."""
-        if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
+        if not self._options.enable_auto_commit or time.monotonic() < self._commit_at_s:
             return
         # Brokers need longer for thousands of partitions.
         min_ms = self._min_commit_ms + 0.05 * len(self._subscription)
@@ -430,7 +430,7 @@ class ConsumerCoordinator(RebalanceHooks):
             self._min_commit_ms = min(2 * self._min_commit_ms, 1_000)
             # From the end of this commit: else a short interval leaves no time for anything else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
-            self._next_commit_s = time.monotonic() + wait_s
+            self._commit_at_s = time.monotonic() + wait_s
 
     def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
         """Commit the positions if enable.auto.commit is set; return False if that failed. As in

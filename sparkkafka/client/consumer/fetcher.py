@@ -202,7 +202,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         leader.topic_names = {
             topic.topic_id: topic.topic for topic in request.topics if isinstance(topic, FetchTopic)
         }
-        leader.sent_s = time.monotonic()
+        leader.sent_at_s = time.monotonic()
         for state in states:
             leader.requested.append(state)
             state.requested_offset = (state.fetch_offset if leader.is_fetch else state.lookup) or 0
@@ -513,5 +513,5 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         state.last_failure = error
         self.retries[state.tp] += 1
 
-    def _retry_times_s(self) -> Iterable[float]:
+    def _retry_at_s(self) -> Iterable[float]:
         return [state.not_before_s for state in self._subscription]

@@ -106,7 +106,7 @@ class LeaderConnection:
         """The partitions of the request in flight."""
         self.topic_names: Mapping[uuid.UUID, str] = {}
         """The topics of the Fetch in flight by their ids, which stand for names in its response."""
-        self.sent_s = 0.0
+        self.sent_at_s = 0.0
         self.not_before_s = 0.0
         self.backoff = backoff
         # After responses without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
@@ -174,7 +174,7 @@ class LeaderConnection:
                 return response[1], memory
             if is_ready or connection.begun_bytes > begun_bytes:
                 return None
-        if time.monotonic() - self.sent_s > limit_s:
+        if time.monotonic() - self.sent_at_s > limit_s:
             raise errors.KafkaTimeoutError(
                 f"{connection}: no response within {limit_s:g} s (request.timeout.ms)"
             )
@@ -191,9 +191,9 @@ class LeaderConnection:
         now_s = time.monotonic()
         if has_news:
             self._idle_backoff.reset()
-        elif not max_wait_ms or (now_s - self.sent_s) * 1000 < max_wait_ms / 2:
-            next_s = now_s + self._idle_backoff.next_ms() / 1000
-            self.not_before_s = max(self.not_before_s, next_s)
+        elif not max_wait_ms or (now_s - self.sent_at_s) * 1000 < max_wait_ms / 2:
+            request_at_s = now_s + self._idle_backoff.next_ms() / 1000
+            self.not_before_s = max(self.not_before_s, request_at_s)
 
 
 LeaderT = TypeVar("LeaderT", bound=LeaderConnection)
@@ -256,14 +256,14 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
                 raise
 
     @property
-    def next_step_s(self) -> float:
+    def step_wait_s(self) -> float:
         """Seconds until the next request after a backoff may be sent; at most 1."""
         now_s = time.monotonic()
-        times = [now_s + 1.0, *self._retry_times_s()]
+        times = [now_s + 1.0, *self._retry_at_s()]
         times += [
             leader.not_before_s for leader in self._leaders.values() if not leader.has_request
         ]
-        return min(time_s for time_s in times if time_s > now_s) - now_s
+        return min(at_s for at_s in times if at_s > now_s) - now_s
 
     @abstractmethod
     def _on_response(
@@ -277,7 +277,7 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
         fix."""
 
     @abstractmethod
-    def _retry_times_s(self) -> Iterable[float]:
+    def _retry_at_s(self) -> Iterable[float]:
         """Return the monotonic times of other requests after a backoff, also those in the past."""
 
     def _receive_in_kernel(self, leader: LeaderT) -> None:

@@ -169,7 +169,7 @@ class RangeReader:
             for state in self._subscription:
                 if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
                     self._skip_rest(state, "the topic has been deleted and recreated")
-            wait_s = min(self._fetcher.next_step_s, deadlines.poll_timeout.remaining_s())
+            wait_s = min(self._fetcher.step_wait_s, deadlines.poll_timeout.remaining_s())
             self._fetcher.receive(0.0 if self._subscription.has_ready else wait_s)
             self._set_open_ends(deadlines.poll_timeout)
             # The brokers prepare the next responses while these are decoded.

@@ -920,15 +920,15 @@ class TopicWatch:
         self.missing = sorted(self._topics - counts.keys())
         age_s = max(metadata_max_age_ms / 1000, MISSING_TOPIC_CHECK_S)
         self._interval_s = MISSING_TOPIC_CHECK_S if self.missing else age_s
-        self._next_lookup_s = time.monotonic() + self._interval_s
+        self._lookup_at_s = time.monotonic() + self._interval_s
 
-    def until_lookup_s(self) -> float:
+    def seconds_until_lookup(self) -> float:
         """Seconds until the next lookup is due."""
-        return self._next_lookup_s - time.monotonic()
+        return self._lookup_at_s - time.monotonic()
 
     def changed_topics(self, cluster: Cluster, deadline: Deadline) -> list[str]:
         """Look up all topics; return those that changed. Raises KafkaError if that failed."""
-        self._next_lookup_s = time.monotonic() + self._interval_s
+        self._lookup_at_s = time.monotonic() + self._interval_s
         counts = partition_counts(cluster, self._topics, deadline)
         racks = partition_racks(cluster, counts) if self._racks else NO_RACKS
         return sorted(

@@ -341,7 +341,7 @@ class ClassicMemberThread(membership.MemberThread):
             self.generation = generation
             self.phase = Phase.SYNCING
             self._watch = None
-        self.next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
+        self.heartbeat_at_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
         is_leader = response.leader == response.member_id
         log.info(
             "group %s: joined generation %d as %s, assignor %s",
@@ -455,16 +455,16 @@ class ClassicMemberThread(membership.MemberThread):
         if watch is None or self.phase is not Phase.JOINED:
             # A heartbeat's response has just changed the phase: the next step acts on it.
             return math.inf if self.phase is Phase.JOINED else 0
-        if watch.until_lookup_s() <= 0:
+        if watch.seconds_until_lookup() <= 0:
             self._rejoin_if_topics_changed(watch)
-        return watch.until_lookup_s()
+        return watch.seconds_until_lookup()
 
     def send_heartbeat(self) -> None:
         """Send a Heartbeat, whose response may begin a rebalance or end the membership."""
         options = self.options
         generation = self.generation
         limit_ms = min(options.client.request_timeout_ms, options.session_timeout_ms)
-        self.next_heartbeat_s = time.monotonic() + options.heartbeat_interval_ms / 1000
+        self.heartbeat_at_s = time.monotonic() + options.heartbeat_interval_ms / 1000
         try:
             response = self.call(
                 messages.HeartbeatRequest(

@@ -519,7 +519,7 @@ class ToCoordinatorOfReader(ToCoordinator):
         known = self._cluster.known_topic(topic)
         if known is None or known.topic_id != topic_id or self._cluster.is_stale(topic):
             return True
-        return by_name and time.monotonic() - known.refreshed_s > MAX_ID_AGE_S
+        return by_name and time.monotonic() - known.refreshed_at_s > MAX_ID_AGE_S
 
     def on_failure(self, item: TopicPartition, error: errors.KafkaError) -> None:
         super().on_failure(item, error)

@@ -83,7 +83,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self._reported_owned: Partitions | None = None
         # The time between heartbeats until a response has the group's.
         self._interval_s = 1.0
-        self._next_lookup_s = 0.0
+        self._lookup_at_s = 0.0
 
     # --- called by the member --------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     def heartbeat_now(self) -> None:
         """Send the next heartbeat immediately."""
         with self.lock:
-            self.next_heartbeat_s = 0.0
+            self.heartbeat_at_s = 0.0
         self.wake()
 
     def reset_membership(self, reason: str) -> None:
@@ -230,7 +230,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         options = self.options
         with self.lock:
             # Set before the fields are read: a later change sets it to 0 again.
-            self.next_heartbeat_s = time.monotonic() + self._interval_s
+            self.heartbeat_at_s = time.monotonic() + self._interval_s
             topics, owned, epoch = self._topics, self._owned, self.epoch
             reported_topics, reported_owned = self._reported_topics, self._reported_owned
         request = messages.ConsumerGroupHeartbeatRequest(
@@ -283,8 +283,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
             self.is_joining = self.is_joining and response.assignment is not None
             self._reported_topics, self._reported_owned = topics, owned
             self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
-            if self.next_heartbeat_s > 0:  # otherwise there is a change to report
-                self.next_heartbeat_s = time.monotonic() + self._interval_s
+            if self.heartbeat_at_s > 0:  # otherwise there is a change to report
+                self.heartbeat_at_s = time.monotonic() + self._interval_s
         if response.assignment is not None and not self._set_target(response.assignment):
             self._look_up_names(response.assignment)
 
@@ -309,17 +309,17 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     def check_metadata(self) -> float:
         """Look up the names of assigned topics again if that is due. Return the seconds until it is
         due, math.inf if all names are known."""
-        if self._unnamed_target is not None and time.monotonic() >= self._next_lookup_s:
+        if self._unnamed_target is not None and time.monotonic() >= self._lookup_at_s:
             self._look_up_names(self._unnamed_target)
         if self._unnamed_target is None:
             return math.inf
-        return self._next_lookup_s - time.monotonic()
+        return self._lookup_at_s - time.monotonic()
 
     def _look_up_names(self, assignment: messages.HeartbeatAssignment) -> None:
         """Look up the names of the assigned topics. Metadata may be older than the assignment:
         then `check_metadata` tries again."""
         self._unnamed_target = assignment
-        self._next_lookup_s = time.monotonic() + self.options.client.retry_backoff_max_ms / 1000
+        self._lookup_at_s = time.monotonic() + self.options.client.retry_backoff_max_ms / 1000
         names = sorted(self._topics)
         try:
             failed = self.cluster.request_metadata(names, self.request_deadline())
@@ -506,13 +506,13 @@ class ShareMemberThread(ConsumerGroupMemberThread):
                 self._early_heartbeats_left = 0
             elif self._early_heartbeats_left:
                 self._early_heartbeats_left -= 1
-                self.next_heartbeat_s = min(self.next_heartbeat_s, time.monotonic() + 0.3)
+                self.heartbeat_at_s = min(self.heartbeat_at_s, time.monotonic() + 0.3)
 
     def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:
         """Return a heartbeat, the topics that it reports, and no partitions."""
         with self.lock:
             # Set before the fields are read: a later change sets it to 0 again.
-            self.next_heartbeat_s = time.monotonic() + self._interval_s
+            self.heartbeat_at_s = time.monotonic() + self._interval_s
             topics, epoch, reported = self._topics, self.epoch, self._reported_topics
         request = messages.ShareGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=epoch

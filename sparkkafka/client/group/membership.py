@@ -100,9 +100,9 @@ class MemberThread(ABC):
         """A final error that the next `poll` raises, once."""
         self.is_lost = False
         """Whether the group has removed this member, so that others may own its partitions."""
-        self.polled_s = time.monotonic()
+        self.polled_at_s = time.monotonic()
         """The time of the user's last `poll` (monotonic)."""
-        self.next_heartbeat_s = 0.0
+        self.heartbeat_at_s = 0.0
         """The monotonic time at which the next heartbeat is due."""
         self._bug: Exception | None = None
         """An unexpected exception that has ended the thread: every `poll` raises it."""
@@ -117,15 +117,15 @@ class MemberThread(ABC):
         """The deadline of `stop`, once it was called."""
         self._failing_since_s: float | None = None
         self._failures = 0
-        self._warned_s: float | None = None
+        self._warned_at_s: float | None = None
 
     # --- called by the member --------------------------------------------------------------------
 
     @property
-    def until_leave_s(self) -> float:
+    def seconds_until_leave(self) -> float:
         """Seconds until max.poll.interval.ms is exceeded without a poll, so that this member leaves
         its group and others get its partitions."""
-        return self.polled_s + self.options.max_poll_interval_ms / 1000 - time.monotonic()
+        return self.polled_at_s + self.options.max_poll_interval_ms / 1000 - time.monotonic()
 
     def start(self) -> None:
         self._thread.start()
@@ -185,7 +185,7 @@ class MemberThread(ABC):
 
     @abstractmethod
     def send_heartbeat(self) -> None:
-        """Send a heartbeat, act on its response, and set `next_heartbeat_s`."""
+        """Send a heartbeat, act on its response, and set `heartbeat_at_s`."""
 
     @abstractmethod
     def check_metadata(self) -> float:
@@ -217,14 +217,14 @@ class MemberThread(ABC):
     def run_due_tasks(self) -> float:
         """Run those tasks of a member that are due: leave after max.poll.interval.ms, send a
         heartbeat, look up topics. Return the seconds until the next one is due."""
-        if self.until_leave_s <= 0:
+        if self.seconds_until_leave <= 0:
             self._leave_after_max_poll_interval()
             return 0
-        if time.monotonic() >= self.next_heartbeat_s:
+        if time.monotonic() >= self.heartbeat_at_s:
             self.send_heartbeat()
-        metadata_s = self.check_metadata()
-        heartbeat_s = self.next_heartbeat_s - time.monotonic()
-        return max(0.0, min(heartbeat_s, self.until_leave_s, metadata_s))
+        metadata_wait_s = self.check_metadata()
+        heartbeat_wait_s = self.heartbeat_at_s - time.monotonic()
+        return max(0.0, min(heartbeat_wait_s, self.seconds_until_leave, metadata_wait_s))
 
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next `poll` raise this error."""
@@ -239,12 +239,12 @@ class MemberThread(ABC):
             self._failing_since_s = now_s
         self._failures += 1
         failing_s = now_s - self._failing_since_s
-        if self._warned_s is None:
+        if self._warned_at_s is None:
             is_warning_due = failing_s >= SLOW_S
         else:
-            is_warning_due = now_s - self._warned_s >= WARN_AGAIN_S
+            is_warning_due = now_s - self._warned_at_s >= WARN_AGAIN_S
         if is_warning_due:
-            self._warned_s = now_s
+            self._warned_at_s = now_s
             log.warning(
                 "group %s: %s failed %d times within %.0f s, trying again: %s",
                 self.group_id,
@@ -260,19 +260,19 @@ class MemberThread(ABC):
     def retry_heartbeat_later(self, error: KafkaError) -> float:
         """Log a heartbeat's error and schedule its retry; return the seconds until then."""
         wait_s = self.retry_later(error, "a heartbeat")
-        self.next_heartbeat_s = time.monotonic() + wait_s
+        self.heartbeat_at_s = time.monotonic() + wait_s
         return wait_s
 
     def reset_retries(self) -> None:
         """Count failures from zero again, as the coordinator has answered."""
-        if self._warned_s is not None and self._failing_since_s is not None:
+        if self._warned_at_s is not None and self._failing_since_s is not None:
             log.info(
                 "group %s: the coordinator answers again, after %d failures within %.0f s",
                 self.group_id,
                 self._failures,
                 time.monotonic() - self._failing_since_s,
             )
-        self._failing_since_s = self._warned_s = None
+        self._failing_since_s = self._warned_at_s = None
         self._failures = 0
         self.backoff.reset()
 
@@ -313,7 +313,7 @@ class MemberThread(ABC):
         """Leave the group, since the user has not polled for max.poll.interval.ms. The next `poll`
         joins again."""
         with self.lock:
-            if self.until_leave_s > 0:  # a poll came just now
+            if self.seconds_until_leave > 0:  # a poll came just now
                 return
             send_leave = self.begin_leave(MAX_POLL_INTERVAL_EXCEEDED)
             self.reset_membership(MAX_POLL_INTERVAL_EXCEEDED)
@@ -437,7 +437,7 @@ class GroupMember(ABC, Generic[ThreadT]):
             self._thread.start()
         thread = self._thread
         while not self._is_closed:  # a hook may have closed it
-            thread.polled_s = time.monotonic()
+            thread.polled_at_s = time.monotonic()
             with thread.lock:
                 is_lost, thread.is_lost = thread.is_lost, False
                 failure = None if is_lost else thread.take_failure()

@@ -159,7 +159,7 @@ def start_tls(
     Raises AuthenticationError if the certificate is not trusted or the server refuses,
     KafkaConnectionError and KafkaTimeoutError for the rest.
     """
-    started_s = time.monotonic()
+    started_at_s = time.monotonic()
     try:
         peer = sock.getpeername()  # fails if it has hung up already
         # A dot at the end completes a name, but is not part of it in certificates and SNI.
@@ -190,7 +190,7 @@ def start_tls(
     except TimeoutError as error:
         tls.close()
         raise errors.KafkaTimeoutError(
-            f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; "
+            f"{where}: TLS was not agreed on within {time.monotonic() - started_at_s:.1f} s; "
             f"{_no_tls_hint(prefix)}"
         ) from error
     except OSError as error:
@@ -445,12 +445,12 @@ def connection_error(
     stage: Stage,
     doing: str,
     error: OSError,
-    started_s: float,
+    started_at_s: float,
     *,
     is_kafka: bool,
 ) -> errors.KafkaConnectionError | errors.KafkaTimeoutError | errors.AuthenticationError:
     """Return the KafkaError for `error`, which the connection's socket raised. `doing` names the
-    interrupted work for the message ("reading the response"), which began at `started_s`
+    interrupted work for the message ("reading the response"), which began at `started_at_s`
     (monotonic).
 
     `is_kafka`: the listener has answered ApiVersions. If the listener closed the connection, this
@@ -462,7 +462,7 @@ def connection_error(
         return errors.AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
         return errors.KafkaTimeoutError(
-            f"{listener.where}: no response within {time.monotonic() - started_s:.1f} s "
+            f"{listener.where}: no response within {time.monotonic() - started_at_s:.1f} s "
             f"while {doing}"
         )
     hint = ""

@@ -93,7 +93,7 @@ class Connection:
         self._session: SessionLifetime | None = None
         self._is_reauthenticating = False
         self._early_responses: deque[tuple[int, Any]] = deque()  # read before their `receive`
-        self._last_used_s = time.monotonic()
+        self._last_used_at_s = time.monotonic()
         self._has_unread_request = False  # the broker may not have read one with acks=0 yet
         self.features: dict[str, int] = {}
         """The finalized features of the cluster and their levels (KIP-584)."""
@@ -263,7 +263,7 @@ class Connection:
         return self._framing.in_flight + len(self._early_responses)
 
     @property
-    def expires_s(self) -> float:
+    def expires_at_s(self) -> float:
         """The monotonic time at which the connection has been idle for connections.max.idle.ms.
 
         Infinite if that is 0, while a response is expected, and while the broker may not have read
@@ -274,11 +274,11 @@ class Connection:
         max_idle_s = self._options.connections_max_idle_ms / 1000
         if not max_idle_s or self.in_flight or self._has_unread_request:
             return math.inf
-        return self._last_used_s + max_idle_s
+        return self._last_used_at_s + max_idle_s
 
     @property
     def has_expired(self) -> bool:
-        return time.monotonic() >= self.expires_s
+        return time.monotonic() >= self.expires_at_s
 
     @property
     def is_quiet(self) -> bool:
@@ -576,12 +576,12 @@ class Connection:
         size = sum(map(len, parts))
         wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         self._meter.sent(request.API_NAME, size, expects_response=expect_response)
-        self._last_used_s = time.monotonic()
+        self._last_used_at_s = time.monotonic()
         self._has_unread_request = self._has_unread_request or not expect_response
         try:
             self._writer.write(sock, parts, deadline, patience_s)
         except BaseException as error:
-            self._raise_closed(error, f"sending {request.API_NAME}", self._last_used_s)
+            self._raise_closed(error, f"sending {request.API_NAME}", self._last_used_at_s)
         return correlation_id
 
     @property
@@ -595,11 +595,11 @@ class Connection:
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._socket_or_raise()
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         try:
             self._writer.write_rest(sock, deadline, patience_s)
         except BaseException as error:
-            self._raise_closed(error, "sending a request", started_s)
+            self._raise_closed(error, "sending a request", started_at_s)
 
     def receive(self, deadline: Deadline | None = None) -> tuple[int, Any]:
         """Read the next response, and return (correlation id, response)."""
@@ -627,17 +627,17 @@ class Connection:
     def _read_response(self, deadline: Deadline) -> tuple[int, Any]:
         """Send what is unsent, then read the next response. Return (correlation id, response)."""
         sock = self._socket_or_raise()
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         try:
             self._writer.write_rest(sock, deadline)
             return self._decode_response(self._reader.read(sock, FrameBuffer(), deadline))
         except BaseException as error:
-            self._raise_closed(error, "waiting for a response", started_s)
+            self._raise_closed(error, "waiting for a response", started_at_s)
 
     def _decode_response(self, response: memoryview) -> tuple[int, Any]:
         """Count a response and decode it. Return (correlation id, response)."""
         self._meter.received(PREFIX_BYTES + len(response))
-        self._last_used_s = time.monotonic()
+        self._last_used_at_s = time.monotonic()
         # A broker handles requests in order, so it has read all before this one.
         self._has_unread_request = False
         return self._framing.receive(response)
@@ -651,18 +651,18 @@ class Connection:
         if self._early_responses:
             return self._early_responses.popleft()
         sock = self._socket_or_raise()
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         try:
             response = self._reader.read_ready(sock, buffer)
             return (
                 None if response is None else self._note_response(self._decode_response(response))
             )
         except BaseException as error:
-            self._raise_closed(error, "waiting for a response", started_s)
+            self._raise_closed(error, "waiting for a response", started_at_s)
 
-    def _raise_closed(self, error: BaseException, doing: str, started_s: float) -> NoReturn:
-        """Close the connection because of any error in what it was `doing` since `started_s`, and
-        raise the error: the socket's as a KafkaError."""
+    def _raise_closed(self, error: BaseException, doing: str, started_at_s: float) -> NoReturn:
+        """Close the connection because of any error in what it was `doing` since `started_at_s`
+        (monotonic), and raise the error: the socket's as a KafkaError."""
         if isinstance(error, errors.DecodeError):
             raise self._close_after(errors.DecodeError(f"{self}: {error}")) from error
         if isinstance(error, OSError):
@@ -672,7 +672,7 @@ class Connection:
                 self._stage,
                 doing,
                 error,
-                started_s,
+                started_at_s,
                 is_kafka=self._framing.versions is not None,
             )
             raise self._close_after(failure) from error

@@ -103,8 +103,8 @@ class ConnectionPool:
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._reconnect_backoff = ReconnectBackoff(options)
-        self._next_expiry_s = 0.0  # monotonic; no connection expires before it
-        self._made_s = time.monotonic()
+        self._expiry_at_s = 0.0  # monotonic; no connection expires before it
+        self._made_at_s = time.monotonic()
         self.security = _resolve_security(options) if for_task else None
 
     def close(self) -> None:
@@ -124,15 +124,15 @@ class ConnectionPool:
         """Close connections that were idle for connections.max.idle.ms."""
         max_idle_ms = self.options.connections_max_idle_ms
         now_s = time.monotonic()
-        if not max_idle_ms or now_s < self._next_expiry_s:
+        if not max_idle_ms or now_s < self._expiry_at_s:
             return
         for node_id, connection in list(self._by_node.items()):
             if connection.has_expired:
                 log.debug("%s: closed, idle for %d ms or longer", connection, max_idle_ms)
                 connection.close()
                 del self._by_node[node_id]
-        expiries_s = [connection.expires_s for connection in self._by_node.values()]
-        self._next_expiry_s = min([now_s + max_idle_ms / 1000, *expiries_s])
+        expire_at_s = [connection.expires_at_s for connection in self._by_node.values()]
+        self._expiry_at_s = min([now_s + max_idle_ms / 1000, *expire_at_s])
 
     def to(self, broker: Broker, deadline: Deadline) -> Connection:
         """Return the connection to a broker. If there is none, try once to open it.
@@ -246,7 +246,7 @@ class ConnectionPool:
 
     @property
     def age_s(self) -> float:
-        return time.monotonic() - self._made_s
+        return time.monotonic() - self._made_at_s
 
     def drop_unusable(self) -> int:
         """Close connections with requests in flight, and those that the broker has closed. Return
@@ -353,8 +353,8 @@ class ConnectionCache:
             self._timer.cancel()
             self._timer = None
         if self._entries:
-            first_s = min(entry.until_s for entry in self._entries)
-            self._timer = threading.Timer(max(0.0, first_s - time.monotonic()), self._close_expired)
+            until_s = min(entry.until_s for entry in self._entries)
+            self._timer = threading.Timer(max(0.0, until_s - time.monotonic()), self._close_expired)
             self._timer.daemon = True
             self._timer.start()
 

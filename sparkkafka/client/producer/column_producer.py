@@ -74,7 +74,7 @@ class ColumnProducer:
         self._accumulator = RecordAccumulator(
             options, lambda tp, batches, *_: self._sender.append(tp, batches)
         )
-        self._next_step_s = 0.0
+        self._step_at_s = 0.0
         self._failure: KafkaError | None = None
         self.held_bytes = 0
         """The bytes of columns that the caller holds. They count as buffered, up to
@@ -171,9 +171,9 @@ class ColumnProducer:
         if self.buffered_bytes <= limit_bytes:
             # A step visits every partition with something to send, and there can be thousands: not
             # after each handful of rows.
-            if time.monotonic() >= self._next_step_s:
+            if time.monotonic() >= self._step_at_s:
                 self._sender.step(0.0)
-                self._next_step_s = time.monotonic() + 0.002
+                self._step_at_s = time.monotonic() + 0.002
             return
         deadline = Deadline(self._options.max_block_ms)
         self._accumulator.close_all()

@@ -263,11 +263,11 @@ class ProducerThread:
         self._buffer.is_sleeping = False
         self._take()
         if self._commands or self._without_partition:
-            began_s = time.monotonic()
+            began_at_s = time.monotonic()
             while self._commands:
                 self._run_command(*self._commands.popleft())
             self._assign_partitions()
-            self.sender.add_lookup_time(time.monotonic() - began_s)
+            self.sender.add_lookup_time(time.monotonic() - began_at_s)
             self._report()
         if self._buffer.may_linger and self._stop_deadline is None:
             self._accumulator.close_lingering()
@@ -288,14 +288,14 @@ class ProducerThread:
         now_s = time.monotonic()
         until_s = min(
             now_s + MAX_SLEEP_S,
-            self._accumulator.next_close_s(self._buffer.begin_sleep(lambda: bool(self._commands))),
+            self._accumulator.close_at_s(self._buffer.begin_sleep(lambda: bool(self._commands))),
         )
         if self._without_partition:
-            opened_s = (waiting[0].since_s for waiting in self._without_partition.values())
+            waiting_since_s = (waiting[0].since_s for waiting in self._without_partition.values())
             until_s = min(
                 until_s,
-                self._lookup.next_lookup_s(self._without_partition),
-                min(opened_s) + self._metadata_limit_ms / 1000,
+                self._lookup.lookup_at_s(self._without_partition),
+                min(waiting_since_s) + self._metadata_limit_ms / 1000,
             )
         if self._stop_deadline is not None:
             remaining_s = self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0
@@ -365,8 +365,8 @@ class ProducerThread:
     def _lookup_ms(self, topics: Sequence[str]) -> float:
         """Return how long a lookup may wait: until the oldest record fails, of these topics or of
         those that have batches."""
-        oldest_s = min(self._without_partition[topic][0].since_s for topic in topics)
-        remaining_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
+        oldest_since_s = min(self._without_partition[topic][0].since_s for topic in topics)
+        remaining_ms = self._metadata_limit_ms - (time.monotonic() - oldest_since_s) * 1000
         return min(max(MIN_LOOKUP_MS, remaining_ms), self.sender.attempt_ms)
 
     def _expire(self, topic: str) -> None:

@@ -78,7 +78,7 @@ class ProducerBatch:
 
     queue: PartitionQueue
     encoded: EncodedBatch
-    created_s: float
+    created_at_s: float
     slices: Sequence[RecordSlice]
     has_failed: bool = False
     base_sequence: int = NO_SEQUENCE
@@ -394,7 +394,7 @@ class PartitionQueue:
         replacements = []
         slices = split_slices(batch.slices, [part.record_count for part in parts])
         for part, part_slices in zip(parts, slices, strict=True):
-            new = ProducerBatch(self, part, batch.created_s, part_slices)
+            new = ProducerBatch(self, part, batch.created_at_s, part_slices)
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

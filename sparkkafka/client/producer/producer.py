@@ -210,7 +210,7 @@ class Producer(ClientBase):
             try:
                 values.append(value)
                 records.keys.append(key)
-                records.times_s.append(time.time())
+                records.sent_at_s.append(time.time())
                 if headers:
                     records.headers[index] = headers
                 if partition is not None:

@@ -286,7 +286,7 @@ class AppendedRecords(TopicRecords):
         "headers",
         "keys",
         "partitions",
-        "times_s",
+        "sent_at_s",
         "values",
     )
 
@@ -294,7 +294,7 @@ class AppendedRecords(TopicRecords):
         super().__init__(topic, notifier)
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
-        self.times_s: list[float] = []
+        self.sent_at_s: list[float] = []
         # By the record's index; most records have none of these.
         self.headers: dict[int, Headers] = {}
         self.partitions: dict[int, int] = {}
@@ -307,17 +307,17 @@ class AppendedRecords(TopicRecords):
     def remove_from(self, index: int, size_bytes: int) -> None:
         """Remove the last record, which is at `index` and perhaps incomplete. The records before it
         have `size_bytes`."""
-        del self.values[index:], self.keys[index:], self.times_s[index:]
+        del self.values[index:], self.keys[index:], self.sent_at_s[index:]
         for fields in (self.headers, self.partitions, self.explicit_times_ms):
             fields.pop(index, None)
         self.size_bytes = size_bytes
 
     def close(self) -> None:
         """Take no more records: their timestamps become one array of milliseconds."""
-        times_ms = (np.array(self.times_s, np.float64) * 1000).astype(np.int64)
+        times_ms = (np.array(self.sent_at_s, np.float64) * 1000).astype(np.int64)
         if self.explicit_times_ms:
             _set_items(times_ms, self.explicit_times_ms)
-        self.times_s = []
+        self.sent_at_s = []
         self.explicit_times_ms = {}
         self.begin(times_ms)
 
@@ -490,7 +490,7 @@ def series_records(
             records.partitions[len(values)] = named
         values.append(value)
         records.keys.append(key)
-        records.times_s.append(now_s)
+        records.sent_at_s.append(now_s)
         records.numbers.append(number)  # type: ignore[union-attr]
         records.size_bytes += size
     return parts
@@ -521,7 +521,7 @@ def _value_records(
         records.numbers = range(first, end)
         records.values = values[first:end]
         records.keys = [None] * (end - first)
-        records.times_s = [time.time()] * (end - first)
+        records.sent_at_s = [time.time()] * (end - first)
         if partition is not None:
             records.partitions = dict.fromkeys(range(end - first), partition)
         records.size_bytes = int(ends[end - 1]) - before

@@ -382,25 +382,25 @@ class RecordAccumulator:
         for batch in (*self._full, *self._open.values()):
             yield batch.tp, batch.record_count
 
-    def next_close_s(self, not_appended_s: float = math.inf) -> float:
+    def close_at_s(self, unappended_since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
-        Records that are not appended yet have waited since `not_appended_s`."""
+        Records that are not appended yet have waited since `unappended_since_s`."""
         lingering = self._lingering
         while lingering and self._open.get(lingering[0][2].tp) is not lingering[0][2]:
             heapq.heappop(lingering)
         since_s = lingering[0][0] if lingering else math.inf
-        return min(since_s, not_appended_s) + self._linger_s
+        return min(since_s, unappended_since_s) + self._linger_s
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
         if not (self._lingering or self._full):
             return
-        limit_s = time.monotonic() - self._linger_s
+        ready_since_s = time.monotonic() - self._linger_s
         due = []
         while self._lingering:
             since_s, _, batch = self._lingering[0]
             is_open = self._open.get(batch.tp) is batch
-            if is_open and since_s > limit_s:
+            if is_open and since_s > ready_since_s:
                 break
             heapq.heappop(self._lingering)  # a batch that is closed holds its rows in memory
             if is_open:

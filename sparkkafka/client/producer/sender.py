@@ -165,11 +165,11 @@ class Sender:
         self._producer_id: tuple[int, int] | None = None
         self._producer_id_backoff = cluster.backoff()
         self._producer_id_error: KafkaError | None = None
-        self._next_producer_id_s = 0.0  # monotonic
+        self._producer_id_at_s = 0.0  # when the next producer id may be requested
         self._expiring_since_s: float | None = None
         """When the first batch after the last response expired (monotonic)."""
-        self._refusal_facts_s = -math.inf  # when a broker was last asked why it refused a batch
-        self._step_end_s = time.monotonic()  # when the last `step` ended
+        self._refusal_lookup_at_s = -math.inf  # when a broker was last asked why it refused a batch
+        self._step_ended_at_s = time.monotonic()  # when the last `step` ended
         self._lookup_s = 0.0  # see `add_lookup_time`
 
     # --- queues -----------------------------------------------------------------------------------
@@ -179,14 +179,14 @@ class Sender:
         tp: TopicPartition,
         encoded: Sequence[EncodedBatch],
         slices: Sequence[RecordSlice] = (),
-        created_s: float | None = None,
+        created_at_s: float | None = None,
     ) -> None:
         """Queue batches of one partition. `slices` are the futures of their records, in order;
-        delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
+        delivery.timeout.ms counts from `created_at_s` (monotonic), now by default."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
-        since_s = time.monotonic() if created_s is None else created_s
+        since_s = time.monotonic() if created_at_s is None else created_at_s
         parts = split_slices(slices, [batch.record_count for batch in encoded])
         for encoded_batch, part in zip(encoded, parts, strict=True):
             batch = ProducerBatch(queue, encoded_batch, since_s, part)
@@ -231,7 +231,7 @@ class Sender:
 
         Raises what `on_failure` raises, and errors of the transaction.
         """
-        away_s = time.monotonic() - self._step_end_s
+        away_s = time.monotonic() - self._step_ended_at_s
         if away_s > AWAY_S:
             self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
@@ -244,7 +244,7 @@ class Sender:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
         for node_id in self._poll_brokers(self._wait_s(wait_s) if wait_s > 0 else 0.0):
             self._take_response(node_id)
-        self._step_end_s = time.monotonic()
+        self._step_ended_at_s = time.monotonic()
 
     def add_lookup_time(self, seconds: float) -> None:
         """Count time that the caller has spent on requests of its own, such as metadata, as part of
@@ -260,7 +260,7 @@ class Sender:
         now_s = time.monotonic()
         for queue in self._busy.values():
             for batch in queue.batches:
-                batch.created_s = min(batch.created_s + away_s, now_s)
+                batch.created_at_s = min(batch.created_at_s + away_s, now_s)
 
     def finish(self) -> None:
         """Send all batches and wait for their acknowledgements. Raises ProduceError."""
@@ -391,7 +391,7 @@ class Sender:
         now_s = time.monotonic()
         until_s = now_s + max_wait_s
         if self._busy:
-            until_s = min(until_s, self._next_expiry_s)
+            until_s = min(until_s, self._expiry_at_s)
         for sent in self._sent.values():
             if sent:
                 until_s = min(until_s, now_s + sent[0].deadline.remaining_s())
@@ -436,7 +436,7 @@ class Sender:
                 self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
             elif self._producer_id is None:
                 if self._producer_id_error is not None and (
-                    time.monotonic() < self._next_producer_id_s
+                    time.monotonic() < self._producer_id_at_s
                 ):
                     queue.back_off(self._producer_id_error)
                     return False
@@ -470,7 +470,7 @@ class Sender:
                     "retry may then write records twice"
                 )
             self._producer_id_error = error
-            self._next_producer_id_s = time.monotonic() + self._producer_id_backoff.next_ms() / 1000
+            self._producer_id_at_s = time.monotonic() + self._producer_id_backoff.next_ms() / 1000
             raise error
         self._producer_id_error = None
         self._producer_id_backoff.reset()
@@ -882,9 +882,9 @@ class Sender:
             # Not in flight any more; the decision says whether it may be written.
             queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
             facts = ""
-            if time.monotonic() - self._refusal_facts_s > 1.0:
+            if time.monotonic() - self._refusal_lookup_at_s > 1.0:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
-                self._refusal_facts_s = time.monotonic()
+                self._refusal_lookup_at_s = time.monotonic()
             for uncertain in queue.unresolved_before(batch):
                 text = f"{error}: no broker knows whether it is written"
                 self._fail(uncertain, text, error)
@@ -911,13 +911,13 @@ class Sender:
     # --- batches that fail ------------------------------------------------------------------------
 
     @property
-    def _next_expiry_s(self) -> float:
+    def _expiry_at_s(self) -> float:
         """When the first batch expires (monotonic seconds); infinite without batches."""
-        created_s = math.inf
+        created_at_s = math.inf
         for queue in self._busy.values():
             if queue.batches:
-                created_s = min(created_s, queue.batches[0].created_s)
-        return created_s + self._options.delivery_timeout_ms / 1000
+                created_at_s = min(created_at_s, queue.batches[0].created_at_s)
+        return created_at_s + self._options.delivery_timeout_ms / 1000
 
     @property
     def attempt_ms(self) -> float:
@@ -928,14 +928,14 @@ class Sender:
         if self._expiring_since_s is not None:
             expiring_ms = (now_s - self._expiring_since_s) * 1000
             least_ms = min(max(least_ms, expiring_ms), MAX_MIN_ATTEMPT_MS)
-        return max(least_ms, (self._next_expiry_s - now_s) * 1000)
+        return max(least_ms, (self._expiry_at_s - now_s) * 1000)
 
     def expire(self) -> None:
         """Fail the batches that are older than delivery.timeout.ms, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
         for queue in list(self._busy.values()):
-            while queue.batches and now_s >= queue.batches[0].created_s + limit_s:
+            while queue.batches and now_s >= queue.batches[0].created_at_s + limit_s:
                 batch = queue.batches[0]
                 text = (
                     f"not acknowledged within {self._prefix}delivery.timeout.ms="

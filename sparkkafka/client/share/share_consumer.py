@@ -195,7 +195,7 @@ class ShareConsumer(arguments.ClientBase):
                 self._fetcher.fetch(deadline)
             # A long poll calls the member often enough to restart max.poll.interval.ms.
             restart_s = self._options.max_poll_interval_ms / 3_000
-            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s, restart_s))
+            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.step_wait_s, restart_s))
             has_received = True
 
     def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
@@ -337,7 +337,7 @@ class ShareConsumer(arguments.ClientBase):
                     f"within {deadline.text}: whether the brokers have them is not known"
                 )
             self._fetcher.send_acknowledgements()
-            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
+            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.step_wait_s))
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
         """Set the function that poll, commit or close calls as `callback(partition, offsets,
@@ -424,7 +424,7 @@ class ShareConsumer(arguments.ClientBase):
         try:
             while self._fetcher.has_sessions and not deadline.expired:
                 self._fetcher.close_sessions()
-                self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
+                self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.step_wait_s))
                 self._fetcher.drop_acquired()
         except errors.KafkaError as error:
             log.warning("share group %s: while leaving: %s", self._options.group_id, error)

@@ -229,7 +229,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         self._assigned: TopicIds = {}
         self._member_id = ""
         self._backoff = cluster.backoff()
-        self._next_lookup_s = 0.0
+        self._lookup_at_s = 0.0
         self.acquired: deque[AcquiredPartition] = deque()
         """The acquired records that no poll has returned yet."""
         self.failures: list[errors.KafkaError] = []
@@ -278,7 +278,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
                 self._send(session)  # a fetch acknowledges only partitions that it reads
             else:
                 self._send(session, assigned)
-        if unknown and time.monotonic() >= self._next_lookup_s:
+        if unknown and time.monotonic() >= self._lookup_at_s:
             self._look_up(sorted(unknown), deadline)
 
     def send_acknowledgements(self) -> None:
@@ -328,7 +328,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
             connection.send(request, Deadline(self._cluster.options.request_timeout_ms))
             session.request, session.is_fetch = request, assigned is not None
             session.sent, session.unsent = session.unsent, {}
-            session.sent_s = time.monotonic()
+            session.sent_at_s = time.monotonic()
         except errors.KafkaError as error:
             self._on_broker_failure(session, error)
         except BaseException:  # Ctrl-C: the request may have been sent
@@ -337,7 +337,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
         """Look up the leaders of these topics, for the next `fetch`."""
-        self._next_lookup_s = time.monotonic() + self._backoff.next_ms() / 1000
+        self._lookup_at_s = time.monotonic() + self._backoff.next_ms() / 1000
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
             self._cluster.request_metadata(topics, limit)
@@ -548,8 +548,8 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         )
         self._on_result(AcknowledgementResult(acquired.tp, batches, error))
 
-    def _retry_times_s(self) -> Iterable[float]:
-        return [self._next_lookup_s]
+    def _retry_at_s(self) -> Iterable[float]:
+        return [self._lookup_at_s]
 
 
 def _is_retriable(error: errors.BrokerError) -> bool:

@@ -321,8 +321,8 @@ class _Servers:
 
     def available(self) -> list[HttpUrl]:
         """Return the servers whose wait is over, or else the one whose wait ends first."""
-        limit_s = max(time.monotonic(), min(self._until_s.values()))
-        return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
+        now_s = max(time.monotonic(), min(self._until_s.values()))  # or when the first wait ends
+        return [url for url, until_s in self._until_s.items() if until_s <= now_s]
 
     def failed(self, url: HttpUrl, error: errors.KafkaError, wait_s: float) -> None:
         """Note that a server failed. `wait_s`: until it may be tried again; infinite if its failure

@@ -723,17 +723,17 @@ class NewerSchemas:
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         self._options = options
         self._plans = list(_plans_of_latest(options, columns))
-        self._next_s = time.monotonic() + SUBJECT_CHECK_S
+        self._check_at_s = time.monotonic() + SUBJECT_CHECK_S
         self._logged: set[tuple[str | None, int | None]] = set()
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
         """Start a check in a thread if the last one is long enough ago. Returns immediately."""
-        if not self._plans or time.monotonic() < self._next_s:
+        if not self._plans or time.monotonic() < self._check_at_s:
             return
         if self._thread is not None and self._thread.is_alive():
             return
-        self._next_s = time.monotonic() + SUBJECT_CHECK_S
+        self._check_at_s = time.monotonic() + SUBJECT_CHECK_S
         self._thread = threading.Thread(
             target=self._log_newer_versions, name="sparkkafka-newer-schemas", daemon=True
         )

@@ -92,10 +92,10 @@ class StreamPlanner:
         self._may_be_restarted = True  # until this process has proposed the end of a batch
         self._deleted: set[str] = set()  # topics
         self._last_served: TopicPartition | None = None
-        self._last_batch_s = -math.inf
+        self._last_batch_at_s = -math.inf
         self.offset_bytes: dict[TopicPartition, float] = {}  # mean bytes on disk per offset
-        self._sizes_refreshed_s = -math.inf  # when the last lookup of sizes succeeded
-        self._next_sizes_s = 0.0  # when sizes for grouping are looked up again
+        self._sizes_refreshed_at_s = -math.inf  # when the last lookup of sizes succeeded
+        self._sizes_at_s = 0.0  # when sizes for grouping are looked up again
         self._planned: StreamPlan | None = None  # until `begin_batch`
         self._first_batch_begun = False  # in this process
         self._is_first = False  # the planned batch is the query's first one
@@ -290,7 +290,7 @@ class StreamPlanner:
             return latest
         if self._waits_for_more(total):
             return start
-        self._last_batch_s = time.monotonic()
+        self._last_batch_at_s = time.monotonic()
         max_offsets = limits.max_offsets_per_trigger or total
         if limits.max_bytes_per_trigger:
             self._refresh_sizes(latest, backlog, deadline)
@@ -312,7 +312,7 @@ class StreamPlanner:
         """Return whether a batch of `total` offsets waits for more (minOffsetsPerTrigger,
         maxTriggerDelay). The first batch of a process never waits."""
         limits = self._options.stream
-        elapsed_ms = (time.monotonic() - self._last_batch_s) * 1000
+        elapsed_ms = (time.monotonic() - self._last_batch_at_s) * 1000
         return (
             total < (limits.min_offsets_per_trigger or 0)
             and elapsed_ms < limits.max_trigger_delay_ms
@@ -482,9 +482,9 @@ class StreamPlanner:
         if (
             len(ranges) > 1
             and sum(planned.count for planned in ranges) > 64  # so few share a task anyway
-            and now_s >= self._next_sizes_s
+            and now_s >= self._sizes_at_s
         ):
-            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
+            self._sizes_at_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
             self._refresh_sizes_if_allowed({planned.tp: planned.count for planned in ranges})
         return self.offset_bytes
 
@@ -503,7 +503,7 @@ class StreamPlanner:
         """Set the mean bytes per offset of each partition (`offset_bytes`) from the sizes of the
         logs on disk, if the size of a partition in `backlog` is old or unknown. `latest`: the ends
         of the logs."""
-        is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
+        is_old = time.monotonic() - self._sizes_refreshed_at_s > SIZES_MAX_AGE_S
         if not is_old and all(tp in self.offset_bytes for tp, count in backlog.items() if count):
             return
         from sparkkafka.client.admin.brokers import partition_sizes
@@ -515,7 +515,7 @@ class StreamPlanner:
             for tp, size_bytes in sizes.items()
             if size_bytes and latest[tp] > earliest[tp]
         }
-        self._sizes_refreshed_s = time.monotonic()
+        self._sizes_refreshed_at_s = time.monotonic()
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -528,11 +528,11 @@ class StreamPlanner:
         if self._refresh_sizes_if_allowed(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
         lag = sum(max(0, offset - end.get(tp, 0)) for tp, offset in self.latest.items())
-        planned_s = time.monotonic()
+        planned_at_s = time.monotonic()
 
         def log_batch() -> None:
             """Log the size and the speed of the batch."""
-            seconds = max(time.monotonic() - planned_s, 1e-6)
+            seconds = max(time.monotonic() - planned_at_s, 1e-6)
             volume = ""
             if size_bytes is not None:
                 megabytes = size_bytes / 1e6

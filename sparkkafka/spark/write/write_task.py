@@ -64,7 +64,7 @@ def write_rows(
         columns = encoder.encoded_columns(first.num_columns)
         batches = encoder.encode(chain((first,), batches))
         first = next(batches)
-    started_s = time.monotonic()
+    started_at_s = time.monotonic()
     with ExitStack() as stack:
         transaction = None
         if attempt is not None:
@@ -87,7 +87,7 @@ def write_rows(
         "%swrote %s in %.2f s",
         f"task {context.partitionId()}.{context.attemptNumber()} " if context else "",
         message.text(),
-        time.monotonic() - started_s,
+        time.monotonic() - started_at_s,
     )
     return message
 

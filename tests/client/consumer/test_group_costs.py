@@ -63,7 +63,7 @@ def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeyp
 
 def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch):
     write(fake, "t", 30, partitions=3)
-    monkeypatch.setattr(Fetcher, "next_step_s", WAIT_S)
+    monkeypatch.setattr(Fetcher, "step_wait_s", WAIT_S)
     with member(fake, protocol, enable_auto_commit=False) as consumer:
         assert consumer.poll(WAIT_S)
 

@@ -474,7 +474,7 @@ def test_a_mechanism_that_the_broker_lacks(fake_cluster_factory: Any):
 
 def reauthenticate_now(connection: Connection) -> None:
     assert connection._session is not None
-    connection._session = connection._session._replace(reauthenticate_s=0.0)
+    connection._session = connection._session._replace(reauthenticate_at_s=0.0)
 
 
 def test_a_connection_reauthenticates_before_the_next_request(fake_cluster_factory: Any):
@@ -499,7 +499,7 @@ def test_a_busy_connection_reauthenticates_as_late_as_possible(fake_cluster_fact
         sent.append(connection.send(MetadataRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"]
         # Now it is high time: the responses in flight are read first, and are not lost.
-        connection._session = connection._session._replace(forced_reauthenticate_s=0.0)  # type: ignore[union-attr]
+        connection._session = connection._session._replace(forced_reauthenticate_at_s=0.0)  # type: ignore[union-attr]
         sent.append(connection.send(ApiVersionsRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"] * 2
         assert connection.in_flight == 3

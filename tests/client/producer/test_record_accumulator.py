@@ -142,7 +142,7 @@ def test_rows_that_are_dropped_are_no_longer_sealed(monkeypatch: pytest.MonkeyPa
     got.accumulator.close_all()
     assert not got.batches
     assert got.accumulator.pending_bytes == 0
-    assert got.accumulator.next_close_s() == math.inf
+    assert got.accumulator.close_at_s() == math.inf
 
 
 def test_without_linger_all_that_came_together_is_encoded_together(
@@ -153,7 +153,7 @@ def test_without_linger_all_that_came_together_is_encoded_together(
     got.accumulator.close_lingering()
     assert got.encoded == 1
     assert len(got.batches) == 50
-    assert got.accumulator.next_close_s() == math.inf
+    assert got.accumulator.close_at_s() == math.inf
 
 
 def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def filled(buffer: SendBuffer, topic: str, size_bytes: int) -> AppendedRecords:
         records = buffer.open_records(topic)
         records.values.append(b"v")
         records.keys.append(None)
-        records.times_s.append(0.0)
+        records.sent_at_s.append(0.0)
         records.size_bytes += size_bytes
         buffer.used_bytes += size_bytes
     return records
