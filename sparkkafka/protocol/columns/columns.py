@@ -147,7 +147,8 @@ class Spans(NamedTuple):
     lengths: Ints
 
     def take(self, data: pa.Buffer, keep: Flags | None = None) -> pa.Array:
-        """Copy the rows to `keep` (None: all) out of `data` into an Arrow binary array."""
+        """Copy the rows whose flag in `keep` is set (None: all) out of `data` into an Arrow binary
+        array."""
         if keep is None:
             return gather(data, self.at, self.lengths)
         return gather(data, self.at[keep], self.lengths[keep])
@@ -237,8 +238,8 @@ class Grid(NamedTuple):
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
-    """Copy byte strings of `data`, which do not overlap, into an Arrow binary array. A length of -1
-    is null.
+    """Copy byte strings out of `data` into an Arrow binary array: the i-th has `lengths[i]` bytes
+    from position `starts[i]` on, or is null if its length is -1. They do not overlap.
 
     Arrow does the copying (`odd_values`).
     """
@@ -332,8 +333,8 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
 
 
 def after_nullable(at: Ints, lengths: Ints) -> Ints:
-    """Return the positions after nullable fields at `at`. Raises DamageError for a length below
-    -1."""
+    """Return the positions after the keys or values that begin at `at` and have these lengths, -1
+    for null. Raises DamageError for a length below -1."""
     smallest = int(lengths.min())
     if smallest < -1:
         raise DamageError
@@ -354,7 +355,8 @@ class HeaderPositions(NamedTuple):
 
 
 def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPositions:
-    """Find the headers of records: `counts` in each, which take all bytes from `at` to `ends`.
+    """Find the headers of all records: record i has `counts[i]` of them, which take all bytes of
+    `data` from position `at[i]` to `ends[i]`.
 
     The caller has checked `counts` against these bytes. Raises DamageError, BadVarintError.
     """

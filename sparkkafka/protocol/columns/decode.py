@@ -103,7 +103,8 @@ def decode_batches(
 
 
 def _concat(arrays: list[pa.Array | None]) -> pa.Array | None:
-    """Join one column of all chunks; None if it was not selected. Raises DecodeError for 2 GiB."""
+    """Join one column of all chunks; None if it was not selected. Raises DecodeError if it has
+    2 GiB or more, which one Arrow array cannot hold."""
     if arrays[0] is None:
         return None
     try:
@@ -289,7 +290,7 @@ class _BatchGroup:
         if self._bounds is not None:
             yield from self._read_fields(self._bounds)
             return
-        uniform = uniform_batches.find_records(
+        uniform = uniform_batches.find_uniform(
             self.data, self.begins, self.ends, self.counts, max_rows=CHUNK_RECORDS
         )
         done = 0  # batches

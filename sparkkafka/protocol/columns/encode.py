@@ -131,8 +131,9 @@ def encode_runs(
 
 
 def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
-    """Encode the batches that begin at the rows `cuts`, whose last number is the row count; `ends`
-    is the running sum of the rows' sizes. Some batches are encoded together, up to _GROUP_BYTES."""
+    """Encode batches of consecutive rows. Batch i has the rows [cuts[i], cuts[i + 1]); `ends` is
+    the running sum of the rows' encoded sizes in bytes, at most. Consecutive batches are encoded
+    together, up to _GROUP_BYTES and 32,768 rows."""
     batches: list[EncodedBatch] = []
     first = 0
     while first < len(cuts) - 1:
@@ -156,7 +157,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
     Raises EncodeError for a record beyond 2 GiB.
     """
     parts: list[bytes] = []  # the bytes of all records, joined once
-    short, short_end = _SHORT_LENGTHS, len(_SHORT_LENGTHS)
+    short, short_count = _SHORT_LENGTHS, len(_SHORT_LENGTHS)
     base_timestamp = largest_timestamp = last_timestamp = records[0][3]
     beginning = b"\0\0"  # attributes and timestamp delta
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
@@ -165,18 +166,18 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
             if timestamp_ms > largest_timestamp:
                 largest_timestamp = timestamp_ms
             beginning = b"\0" + _varint(zigzag_of(timestamp_ms - base_timestamp))
-        start = beginning + short[offset_delta]
-        start += _NULL_BLOB if key is None else _varint(2 * len(key)) + key
+        head = beginning + short[offset_delta]  # what stands before the value
+        head += _NULL_BLOB if key is None else _varint(2 * len(key)) + key
         if value is None:
-            start, value = start + _NULL_BLOB, b""
+            head, value = head + _NULL_BLOB, b""
         else:
             size = len(value)
-            start += short[size] if size < short_end else _varint(2 * size)
-        end = _encode_headers(headers) if headers else b"\0"
-        size = len(start) + len(value) + len(end)
+            head += short[size] if size < short_count else _varint(2 * size)
+        tail = _encode_headers(headers) if headers else b"\0"
+        size = len(head) + len(value) + len(tail)
         if size > _MAX_RECORD_BYTES:
             raise EncodeError(f"a record of {size} bytes is beyond Kafka's 2 GiB")
-        parts += (short[size] if size < short_end else _varint(2 * size), start, value, end)
+        parts += (short[size] if size < short_count else _varint(2 * size), head, value, tail)
     payload = memoryview(b"".join(parts))
     return EncodedBatch(payload, len(records), base_timestamp, largest_timestamp)
 
@@ -215,8 +216,8 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
         return 0, 0
     total = largest = 0
     # The bytes of a record beside its key and value, at most.
-    numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
-    numbers += varint_size(
+    other_bytes = 1 + 3 + 1  # attributes, offset delta, the count of headers
+    other_bytes += varint_size(
         2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min()))
     )
     for column, name in ((columns.keys, "key"), (columns.values, "value")):
@@ -225,10 +226,10 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
             offsets = arrow.blob_offsets(arrow.as_binary(column, name))
             longest = int(np.diff(offsets).max())
             total += int(offsets[-1]) - int(offsets[0])
-        numbers += varint_size(2 * longest)
+        other_bytes += varint_size(2 * longest)
         largest += longest
-    numbers += varint_size(2 * (largest + numbers))
-    return total + numbers * count, largest + numbers
+    other_bytes += varint_size(2 * (largest + other_bytes))
+    return total + other_bytes * count, largest + other_bytes
 
 
 def oversized_record(columns: RecordColumns, limit_bytes: int) -> tuple[int, int] | None:
@@ -374,7 +375,7 @@ class _Rows:
         return body + widths((body << 1).view(np.uint64))
 
     def encode(self, cuts: Sequence[int]) -> list[EncodedBatch]:
-        """Encode the batches that begin at the rows `cuts`; its last number ends the last batch."""
+        """Encode consecutive batches together: batch i has the rows [cuts[i], cuts[i + 1])."""
         low, high = cuts[0], cuts[-1]
         begins = np.array(cuts[:-1], np.int64) - low  # all row numbers below count from `low`
         counts: Ints = np.diff(cuts)
@@ -404,7 +405,8 @@ class _Rows:
         """Encode records without headers and with short varints by `join_records`, which is faster;
         return None for others.
 
-        Arguments and result are those of `_join_columns`.
+        The batches of rows low..high have `counts` rows; `deltas` are the rows' timestamp deltas.
+        The result: (the records' bytes, where each begins and then where the last ends).
         """
         if self.headers is not None or self.values is None:
             return None

@@ -85,7 +85,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
-        """Encode unsigned numbers, which take at most `widest` bytes."""
+        """Encode unsigned numbers (zigzag codes) as varints, which take at most `widest` bytes."""
         encoded = encode(codes)
         sizes = np.asarray(encoded.sizes).astype(np.uint64)
         return cls(encoded.words.astype(np.uint64), sizes, widest)
@@ -198,7 +198,8 @@ def join_records(
 def _write_column(
     views: NDArray[np.int32], first: int, step: int, dtype: str, at: int, values: Words
 ) -> None:
-    """Write `values`, as `dtype`, at byte `at` of the views `first`, `first + step`, …"""
+    """Write one number of each row, of type `dtype`, at byte `at` of its view. The rows' views are
+    `first`, `first + step`, … of `views`, which has one view more at its end."""
     count = (len(views) - 1) // step
     begin = first * _VIEW_BYTES + at
     target: NDArray[Any] = np.ndarray((count,), dtype, views, begin, (step * _VIEW_BYTES,))

@@ -59,8 +59,11 @@ def decode(
     max_payload_bytes: int,
     decode_part: DecodePart,
 ) -> Iterator[DecodedRecords]:
-    """Decode one batch whose uncompressed bytes come in `pieces`. Arguments and errors are those of
-    `decode_chunks`; some chunks are empty."""
+    """Decode one batch whose uncompressed bytes come in `pieces`, a few MiB at a time. Yields the
+    selected columns in chunks; some are empty, so that the caller can check deadlines.
+
+    Raises BatchTooLargeError for a batch or record beyond `max_payload_bytes`, CorruptRecordError
+    for damage. `decode_part` decodes the complete records in the bytes so far."""
     empty_chunk = no_records(selection.columns)
     payload = _Payload(pieces)
     progress = ReadProgress()

@@ -92,11 +92,11 @@ def find_records(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordB
 
 
 def find_complete(data: Bytes, max_count: int) -> RecordBounds:
-    """Find the complete records at the beginning of a batch whose end is cut off, at most
-    `max_count`.
+    """Find the complete records at the beginning of `data`, at most `max_count`: the uncompressed
+    records of one batch, from the first byte of a record on, of which the end may be missing.
 
-    They follow each other from the first byte on; what follows them may be cut or damaged. Empty if
-    not even the first is complete.
+    What follows the complete records may be cut or damaged. Empty if not even the first is
+    complete.
     """
     size = len(data)
     if not max_count or size < MIN_RECORD_BYTES:
@@ -140,12 +140,14 @@ def _complete_records(data: Bytes, starts: Ints) -> RecordBounds:
 
 
 def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the starts in all batches. They are wrong if the bytes are damaged or misleading.
+    """Return the start of each record in all batches, batch by batch. Starts are wrong if the bytes
+    are damaged or misleading: `verify` shows that.
 
-    A large batch is read as equal runs, else in chains of guessed starts, else by the plain loop.
-    Each small batch is one chain.
+    A large batch is read as runs of equal sizes, else as chains from guessed starts, else by the
+    plain loop. (A chain is followed from length prefix to length prefix.) A small batch is one
+    chain.
     """
-    is_large = counts >= 256
+    is_large = counts >= 256  # records
     if not is_large.any():
         return lockstep_counted(data, begins, ends, counts)
     starts = np.empty(int(counts.sum()), np.int64)
@@ -189,8 +191,8 @@ def _follow_each(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
 
 
 def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
-    """Check that the records of each batch follow each other without a gap, from begin to end, and
-    return their bounds."""
+    """Return the bounds of the records at `starts`, and for each batch whether they are proven: its
+    `counts` records follow each other without a gap from its begin to its end."""
     firsts = np.cumsum(counts) - counts
     record_ends = np.empty_like(starts)  # the next one's start, or the batch's end
     record_ends[:-1] = starts[1:]
@@ -206,9 +208,10 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
 
 
 def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, Flags | None]:
-    """Read the length prefixes: (lengths, positions after them, flags of what is not a varint).
+    """Read the length prefix of each record: (bytes of its body, position of its body, whether the
+    prefix is no varint of 32 bits; None if all are).
 
-    The flags are None if all are valid. An invalid one must not make other batches look damaged.
+    An invalid prefix must not make other batches look damaged.
     """
     try:
         return (*read(data, starts), None)
@@ -263,8 +266,9 @@ def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
 def equal_runs(
     data: Bytes, begin: int, end: int, count: int, *, may_be_cut: bool = False
 ) -> Ints | None:
-    """Find the `count` starts in [begin, end) as arithmetic series; None if runs of records of one
-    size are too short to pay, or if no record can be where one is due.
+    """Return the starts of the `count` records in data[begin:end] as arithmetic series, one for
+    each run of records of one size. None if the runs are too short for this to be the fastest way,
+    or if no record can start where the last one ends.
 
     Sizes change even for equal values, where an offset or timestamp delta grows by a byte. If the
     bytes `may_be_cut`, fewer than `count` records may lie in them.
@@ -306,10 +310,10 @@ def equal_runs(
     return np.concatenate(runs)
 
 
-def _count_same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> int:
-    """Count the positions `at`, `at + stride`, …, at most `count`, before the first that does not
-    have the length prefix of the record at `model`."""
-    prefix = data[model : model + 5].tobytes()
+def _count_same_prefix(data: Bytes, at: int, stride: int, count: int, first: int) -> int:
+    """Count how many of the positions `at`, `at + stride`, … (at most `count`) have the same length
+    prefix as the record at `first`, up to the first that has another one."""
+    prefix = data[first : first + 5].tobytes()  # a prefix has at most five bytes
     for index, byte in enumerate(prefix):
         column = data[at + index :: stride][:count]
         equal = column == byte
@@ -332,8 +336,9 @@ def _long_advance(data: Bytes, position: int) -> int:
 
 
 def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the `counts` starts of each chain, and return them chain by chain. After a prefix that
-    is not in `_ADVANCE`, the starts of the chain are wrong."""
+    """Return the starts of the records in each batch, batch by batch, by following the length
+    prefixes of all batches together. After a prefix that is not in `_ADVANCE` (longer than two
+    bytes, or invalid) the starts of the batch are wrong."""
     total = int(counts.sum())
     if len(begins) < _MIN_CHAINS:
         return _follow_each(data, begins, ends, counts)
@@ -352,7 +357,7 @@ def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Int
 
 
 def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
-    """Follow all chains for the steps of the longest one, and return the starts of each chain."""
+    """Do what `lockstep_counted` does, in as many numpy steps as the largest batch has records."""
     max_count = int(counts.max())
     steps = np.empty((max_count, len(begins), 2), np.int64)
     _follow_steps(data, begins, steps)
@@ -363,8 +368,9 @@ def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
 
 
 def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
-    """Fill `steps` with positions and return where the next record of each chain begins. A chain
-    stays at a prefix that is not in `_ADVANCE`.
+    """Follow the length prefixes from each of `begins`, the start of a chain of records: fill
+    `steps` with positions, and return where the next record of each chain begins. A chain stays at
+    a prefix that is not in `_ADVANCE`.
 
     steps[i, j] are the positions of the first two bytes of the i-th record of chain j: both, so
     that one `take` reads the two bytes, which are together an index of `_ADVANCE_PAIRS`.
@@ -384,9 +390,11 @@ def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
 
 
 def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
-    """Find all record starts of many chains, ascending. How many a chain has is not known.
+    """Return all record starts of many chains, ascending. A chain begins at a record start in
+    `begins` and is followed from length prefix to length prefix; how many records it has is not
+    known.
 
-    A chain goes from its begin to its limit, and ends early where no record can start. All chains
+    It ends at its limit (exclusive), or earlier where no record can start. All chains
     are followed together in blocks of _BLOCK_STEPS records, and the last few one by one. Then the
     starts, which lie in blocks, are written to the result chain by chain.
     """
@@ -431,7 +439,8 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
 
 
 def _follow_to_end(data: Bytes, begin: int, end: int) -> Ints:
-    """Find all starts up to `end` by following the length prefixes one by one."""
+    """Return all record starts from `begin`, which is one, up to `end` by following the length
+    prefixes one by one. They end early at a damaged prefix."""
     blocks: list[Ints] = []
     while begin < end:
         block_records = min(1024, (end - begin) // MIN_RECORD_BYTES + 1)

@@ -39,9 +39,9 @@ _WORD_BYTES = 8  # bytes that are compared in one step
 
 # Models of the last responses, by the batch's bytes and records: the next response mostly has
 # copies of the same. Reading a model takes longer than comparing a thousand records.
-_KEPT_MODELS = 16
-_kept: dict[tuple[int, int], _Model] = {}
-_kept_lock = threading.Lock()  # consumers in several threads share the models
+_MAX_MODELS = 16
+_models: dict[tuple[int, int], _Model] = {}
+_models_lock = threading.Lock()  # consumers in several threads share the models
 
 
 class _MaskedWord(NamedTuple):
@@ -123,9 +123,12 @@ class UniformBatches:
                 first = stop
 
     def read_fields(self, first: int, last: int) -> Fields | None:
-        """Return the fields of all records of the uniform batches [first, last); None if a batch is
-        not a copy after all, or if they lie in too many grids: reading each record is then faster.
-        Raises BadVarintError for damaged timestamps."""
+        """Return the fields of all records of the uniform batches [first, last). They lie in grids:
+        one for each run of the model (records of one shape) in each series of batches (of one
+        record count, at one distance).
+
+        None if a batch is not a copy after all, or if the grids are so many that reading each
+        record is faster. Raises BadVarintError for damaged timestamps."""
         model = self._model
         begins, counts = self._begins[first:last], self._counts[first:last]
         # The distance to the next batch; for the last one, that of the batch before it.
@@ -184,8 +187,8 @@ def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
 
 
 def _has_copies_of_run(data: Bytes, grid: GridPart, run: _Run) -> bool:
-    """Return whether the records that begin at `grid` agree with the run's in all bits that
-    determine a position."""
+    """Return whether the records that begin at `grid` agree with those of the model's run in all
+    bits that determine the position or length of a field."""
     for at, mask, expected in run.words:
         actual = grid.shifted(at).view(data, np.uint64) & mask
         if not (actual == expected[: grid.records]).all():
@@ -208,14 +211,15 @@ def _read_timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
     return deltas.reshape(grid.batches, grid.records)
 
 
-def find_records(
+def find_uniform(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints, *, max_rows: int
 ) -> UniformBatches | None:
-    """Compare the batches with the middle one, the model; None if reading each record is faster,
-    since too few batches look like copies of it.
+    """Find the batches that look like copies of the middle one, the model; None if they are too
+    few, so that reading each record is faster.
 
-    Arguments as for `record_starts.find_records`; at most `max_rows` records are decoded at a time.
-    Models are kept for later calls whose middle batch is a copy of them.
+    `begins` and `ends` delimit each batch's uncompressed records in `data`; `counts` are the record
+    counts of the batch headers. At most `max_rows` records are decoded at a time. Models are kept
+    for later calls whose middle batch is a copy of them.
     """
     sizes = ends - begins
     middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
@@ -224,19 +228,19 @@ def find_records(
     # For fewer batches, reading a model costs more than it saves.
     if alike < 4 or 2 * alike < len(begins):
         return None
-    if count > max_rows or size > 256 << 10:
+    if count > max_rows or size > 256 << 10:  # batches of 256 KiB need no help
         return None
     middle_batch = slice(middle, middle + 1)
-    model = _kept.get((size, count))
+    model = _models.get((size, count))
     if model is None or not _is_copy_of_model(data, int(begins[middle]), model):
         model = _read_model(data, begins[middle_batch], ends[middle_batch], counts[middle_batch])
         if model is None:
             return None
-        if count <= 4096:
-            with _kept_lock:
-                while len(_kept) >= _KEPT_MODELS:
-                    del _kept[next(iter(_kept))]
-                _kept[size, count] = model
+        if count <= 4096:  # a model has arrays of as many entries
+            with _models_lock:
+                while len(_models) >= _MAX_MODELS:
+                    del _models[next(iter(_models))]
+                _models[size, count] = model
     if _has_too_many_grids(len(model.runs), min(int(counts.sum()), max_rows)):
         return None
     # Shorter ones (a producer was flushed) have the model's first records.
@@ -297,8 +301,8 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
 
 
 def _make_words(data: Bytes, grid: GridPart, mask: Bytes) -> list[_MaskedWord]:
-    """Make the words that cover all bits of `mask`, which is as long as a record, out of the
-    model's records at `grid`."""
+    """Return what copies are compared with: words of eight bytes that cover all bits of `mask`
+    (which is as long as a record), each with its value in every record of the model at `grid`."""
     words: list[_MaskedWord] = []
     covered = 0
     for position in np.flatnonzero(mask).tolist():

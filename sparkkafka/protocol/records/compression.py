@@ -235,8 +235,9 @@ def decompress(
     """Return the uncompressed bytes: at most `max_bytes` (max.decompressed.batch.bytes), for codec
     NONE `data` itself.
 
-    `codec` is a Codec, its number or its name; OptionError for an unknown one. Limits and other
-    errors are those of `decompressed_pieces`.
+    `codec` is a Codec, its number or its name; OptionError for an unknown one. Raises DecodeError
+    for damaged, cut, and empty input, OutputTooLargeError for output beyond `max_bytes`.
+    `any_lz4_header_checksum` as in `decompressed_pieces`.
     """
     codec = codec_of(codec)
     pieces = list(
@@ -313,7 +314,7 @@ def _registered_parts(
 
 def _join_parts(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
     """Join the parts that a library returns to pieces of up to PIECE_BYTES, so that many small
-    parts take no memory as objects. Some pieces are empty (_MAX_PIECE_PARTS).
+    parts take no memory as objects. Some pieces are empty (after many tiny parts).
 
     Raises OutputTooLargeError beyond `max_bytes`.
     """

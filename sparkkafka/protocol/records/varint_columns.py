@@ -156,7 +156,8 @@ _SQUEEZE: Final = tuple(
 
 
 def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, Flags | None]:
-    """`read_unsigned` of varints of any length, by a word of eight bytes for each."""
+    """Read one varint of at most `bits` bits at each position, by a word of eight bytes for each:
+    (unsigned values, positions after them, flags of those with more bits, None if none has)."""
     words = words_at(data, at)
     # The high bit of each byte that ends a varint: the lowest one is that of this varint.
     stops = ~words
@@ -209,8 +210,9 @@ def _squeeze32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[An
 def _squeeze64(
     words: NDArray[np.uint64], stops: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], Ints]:
-    """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each).
-    Arguments as for `_squeeze32`; `stops` of 0 means more than eight bytes."""
+    """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each). `words`
+    are overwritten; `stops` has the high bit of each byte that ends a varint, and may have others
+    above it; 0 means more than eight bytes."""
     mask = stops - _ONE
     mask ^= stops  # the varint's own bytes
     # The number of these bytes is added up in the highest byte.
@@ -356,8 +358,8 @@ def write_words(
 
 
 def write_varints(out: Bytes, at: Ints, varints: Varints, slack_bytes: int) -> None:
-    """Write each varint at its position; one of size 0 writes nothing. `slack_bytes`: as for
-    `write_words`."""
+    """Write each varint at its position in `out`; one of size 0 writes nothing. `slack_bytes`: so
+    many bytes behind each varint are written later, so writing it may overwrite them."""
     if not varints.are_values:
         write_words(out, at, varints.words, varints.sizes, varints.min_size, slack_bytes)
     elif varints.min_size:
@@ -388,7 +390,8 @@ def _write_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Copy pieces of `data` to positions in `out`.
+    """Copy pieces of `data` to `out`: piece i has `lengths[i]` bytes, from position `starts[i]` on,
+    and goes to position `at[i]`.
 
     Long pieces are copied one by one: a step of NumPy for each of their words would take several
     times as long. Shorter ones are copied in words of 8, 4, 2 or 1 bytes, a word of all pieces in

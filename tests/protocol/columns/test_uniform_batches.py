@@ -189,7 +189,7 @@ def test_batches_apart_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_models_are_kept_for_the_next_responses(monkeypatch: pytest.MonkeyPatch) -> None:
-    uniform_batches._kept.clear()
+    uniform_batches._models.clear()
     read = []
     way = uniform_batches._read_model
     monkeypatch.setattr(uniform_batches, "_read_model", lambda *args: read.append(1) or way(*args))
@@ -197,7 +197,7 @@ def test_models_are_kept_for_the_next_responses(monkeypatch: pytest.MonkeyPatch)
     def four(size: int) -> list[RecordBatch]:
         return response([equal_records(100, size, first) for first in range(0, 400, 100)])
 
-    shapes = [four(size) for size in range(10, 10 + uniform_batches._KEPT_MODELS)]
+    shapes = [four(size) for size in range(10, 10 + uniform_batches._MAX_MODELS)]
     for _ in range(3):
         for batches in shapes:
             decoded(batches)
@@ -205,7 +205,7 @@ def test_models_are_kept_for_the_next_responses(monkeypatch: pytest.MonkeyPatch)
     decoded(four(99))
     decoded(shapes[-1])
     assert len(read) == len(shapes) + 1
-    assert len(uniform_batches._kept) == uniform_batches._KEPT_MODELS
+    assert len(uniform_batches._models) == uniform_batches._MAX_MODELS
     empty = groups_of([100] * 4, key=None, value=0, times="all the same", step=1)
     null = groups_of([100] * 4, key=None, value=None, times="all the same", step=1)
     for groups in (empty, null, empty):  # of one size
@@ -225,7 +225,7 @@ def test_every_changed_byte_is_seen(
 ) -> None:
     groups = groups_of([80] * 6, key=key, value=5, times=times, step=1)
     batches = response(groups)
-    way = uniform_batches.find_records
+    way = uniform_batches.find_uniform
     payload = bytes(batches[4].data)
     size = len(payload) // 80
     positions = [
@@ -269,7 +269,7 @@ def test_a_grid_of_two_parts() -> None:
 
 def test_threads_share_the_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two consumers, two threads: when a model was to be forgotten while the other thread kept a
-    new one, `next(iter(_kept))` raised RuntimeError. Here the switch comes just there."""
+    new one, `next(iter(_models))` raised RuntimeError. Here the switch comes just there."""
 
     class Kept(dict):
         """The first who looks for the oldest model goes on when the other has taken one away."""
@@ -293,14 +293,14 @@ def test_threads_share_the_models_that_are_kept(monkeypatch: pytest.MonkeyPatch)
             return found
 
     looking, is_taken = threading.Event(), threading.Event()
-    monkeypatch.setattr(uniform_batches, "_kept", Kept())
+    monkeypatch.setattr(uniform_batches, "_models", Kept())
     shapes = [
         response(groups_of([40] * 8, key=None, value=20 + n, times="all the same", step=1))
-        for n in range(uniform_batches._KEPT_MODELS + 2)
+        for n in range(uniform_batches._MAX_MODELS + 2)
     ]
     for some in shapes[:-2]:
         decoded(some)
-    assert len(uniform_batches._kept) == uniform_batches._KEPT_MODELS
+    assert len(uniform_batches._models) == uniform_batches._MAX_MODELS
     failures: list[BaseException] = []
 
     def read(some: list[RecordBatch]) -> None:
@@ -316,4 +316,4 @@ def test_threads_share_the_models_that_are_kept(monkeypatch: pytest.MonkeyPatch)
     for thread in threads:
         thread.join(10)
     assert not failures
-    assert len(uniform_batches._kept) == uniform_batches._KEPT_MODELS
+    assert len(uniform_batches._models) == uniform_batches._MAX_MODELS
