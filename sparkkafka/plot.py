@@ -152,7 +152,7 @@ def draw_lines(
     ax: Any, times: Sequence[datetime], series: Mapping[str, Sequence[float]], *, named: bool
 ) -> None:
     """Draw a line for each series over time; NaN is a gap. The largest ones have colours, the
-    others are grey. `named`: with a legend beside the plot."""
+    others are grey. `named`: draw a legend beside the plot."""
     colours = colours_of(ax)
     # By the largest value, without NaN.
     by_size = sorted(series, key=lambda name: -max((v for v in series[name] if v == v), default=0))

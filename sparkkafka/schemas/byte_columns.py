@@ -91,7 +91,7 @@ ByteColumn = WordColumn | VarintColumn | BinaryColumn
 
 
 def only_valid(column: ByteColumn, valid: Flags) -> Any:
-    """Return the column with the same bytes, but with no bytes in rows that are not valid."""
+    """Return the column with no bytes in the rows whose flag in `valid` is false."""
     if isinstance(column, BinaryColumn):
         return column._replace(lengths=column.lengths * valid, valid=valid)
     if isinstance(column, VarintColumn):

@@ -145,7 +145,7 @@ _SINGLE_MARK: Final = b"\xc3\x01"
 
 def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
     """Return the bytes of a frame: with the GUID if there is one, else with the id; none without
-    either. `with_indexes`: with the message indexes that frames of Protobuf have."""
+    either. `with_indexes`: add the message indexes that frames of Protobuf have."""
     if writer.guid is not None:
         frame = bytes([_MAGIC_GUID]) + writer.guid
     elif writer.schema_id is not None:
@@ -220,8 +220,8 @@ def unframe_column(
 
     `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to use none.
     `with_indexes`: frames have a message's indexes, or its number. `is_text`: payloads are JSON,
-    which may have no frame; headers are not needed. `budget`: of the caller, for payloads that are
-    decompressed. Raises TooManyRowsError.
+    which may have no frame; headers are not needed. `budget`: the caller's, which decompressed
+    payloads use up. Raises TooManyRowsError.
     """
     has_numbers = with_indexes and framing not in (CONFLUENT, HEADERS)
     with_indexes &= not has_numbers
@@ -400,7 +400,7 @@ NO_ROWS = np.empty(0, np.int64)
 class Frames(NamedTuple):
     """The frames of some rows. `writer_indexes`: the index of each row's writer in `writers`, -1
     for a bad frame; None if all rows have the only writer. `bodies`: where the content behind each
-    frame begins. `reasons`: for each bad frame."""
+    frame begins. `reasons`: why each bad frame is bad."""
 
     writers: list[WriterId]
     writer_indexes: Ints | None

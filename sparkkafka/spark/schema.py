@@ -163,7 +163,8 @@ def _check_type(field: StructField, *, must_be_text: bool) -> None:
 
 
 def _unknown_column_error(name: str, schema: StructType, any_type: Collection[str]) -> OptionError:
-    """Return the error for a column that does not exist. `any_type`: as in `columns_of_schema`."""
+    """Return the error for a column that does not exist. `any_type` has the columns (key, value)
+    that may have any type, since a format decodes them."""
     by_lower_name = {column.lower(): column for column in COLUMN_TYPES}
     near = difflib.get_close_matches(name.lower(), by_lower_name, n=1)
     hint = f"; did you mean {by_lower_name[near[0]]!r}?" if near else ""

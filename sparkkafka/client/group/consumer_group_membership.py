@@ -398,8 +398,8 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         return True
 
     def committer(self, topic_ids: TopicIds) -> committed_offsets.Commit:
-        """Return a function that commits offsets as this member. `topic_ids`: of the topics that
-        were read."""
+        """Return a function that commits offsets as this member. `topic_ids` has the ids of the
+        topics that were read."""
         old_identity, loss_count = self._identity(), self._loss_count
 
         def commit(

@@ -106,7 +106,8 @@ class Partitioner:
         sticky_bytes: int | None = None,
     ) -> Partitioner:
         """Return a partitioner for the settings of a producer. The functions are needed only by
-        `partition_rows`. `sticky_bytes`: by default those for the rows of a task."""
+        `partition_rows`. `sticky_bytes` go to the sticky partition before it changes; the default
+        is that for the rows of a task."""
         if sticky_bytes is None:
             # 1 MiB, since rows that are encoded together cost less. If batch.size is small it is 8
             # batches, so that little data is spread as well.

@@ -59,7 +59,7 @@ _MAX_BYTES = (1 << 31) - 1024  # the most bytes of a payload: Arrow's offsets ha
 
 
 class AvroDecoder:
-    """See `schemas.values.Decoder`."""
+    """Decodes payloads in Avro's binary form (a `values.Decoder`)."""
 
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
@@ -70,8 +70,9 @@ class AvroDecoder:
         return self._decoder.type
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """Decode all payloads, some CHUNK_BYTES at a time, so that columns stay in the processor's
-        cache."""
+        """Decode the payloads (binary; null stays null) into a column of `type`: those that are bad
+        become null, with a reason. Some CHUNK_BYTES are decoded at a time, so that columns stay in
+        the processor's cache."""
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         payloads = as_binary(payloads, "payload")
@@ -125,8 +126,8 @@ class AvroDecoder:
 
 
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
-    """Return a cursor of rows, at the begin of each payload. `offsets`: of the payloads in
-    `data`."""
+    """Return a cursor that stands at the begin of each payload. Payload i lies in `data` from
+    offsets[i] up to offsets[i + 1]."""
     return Cursor(Chunk(data, np.diff(offsets), budget), offsets[:-1], offsets[1:])
 
 

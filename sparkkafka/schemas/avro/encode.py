@@ -46,7 +46,7 @@ from sparkkafka.schemas.values import ValueRowError, type_name
 
 
 class AvroEncoder:
-    """See `schemas.values.Encoder`."""
+    """Encodes a column of type `source` in Avro's binary form (a `values.Encoder`)."""
 
     def __init__(self, encoder: ValueEncoder, source: pa.DataType) -> None:
         self._encoder = encoder

@@ -209,7 +209,8 @@ def _add_reference(
 ) -> None:
     """Add the named types of a referenced schema to `names`. `name`: the one by which it is
     referred to; `parsed`: the nodes of schemas by their Python id, since several names may refer to
-    one schema; `type_count`: as of `_Parser`; `depth`: how many references lead to it."""
+    one schema; `type_count`: the number of types so far (see `_Parser`); `depth`: how many
+    references lead to it."""
     if depth > _MAX_DEPTH:
         raise SchemaError(f"Avro schema: references are nested too deeply at {cut(name, 200)!r}")
     node = parsed.get(id(schema))

@@ -271,8 +271,8 @@ def schema_text(source: pa.DataType, name: str) -> str:
 
 
 def _avro_type(source: pa.DataType, name: str, namespace: str, path: str) -> Any:
-    """Return the JSON of a type. `name`, `namespace`: of a record or fixed type; `path`: the
-    field's."""
+    """Return the Avro schema, as JSON's values, of an Arrow type. `name` and `namespace` are those
+    of the record or fixed type that it becomes; `path` names the field in errors."""
     types = pa.types
     full_name = f"{namespace}.{name}" if namespace else name
     if source in _AVRO:

@@ -203,8 +203,9 @@ def unwrap(
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
     all records, if their schema says it. `rows`: the record of each, if records have several.
-    `placeholder`: for values that were not sent. `payloads`: the texts, if they are JSON of which
-    some may be other records of Debezium. `omitted`: the records that omit a column.
+    `placeholder`: what stands for values that were not sent. `payloads`: the texts, if they are
+    JSON of which some may be other records of Debezium. `omitted`: by column, the records without
+    it.
 
     Envelopes of Maxwell, Canal and GoldenGate have a field `old` with the values that an update
     replaced. Then key and old_key come from the rows.
@@ -292,8 +293,8 @@ def _kinds(
     payloads: pa.Array | None,
     context: FieldContext,
 ) -> tuple[pa.Array, Flags, Flags]:
-    """Return the kind of each record, and which are rows and deletes. Records of no kind are
-    bad."""
+    """Return the kind of each record (ROW, TRUNCATE, …), and which are rows and which deletes, by
+    `op`, or `kind` for all. Records of no kind are bad."""
     count = len(values)
     none = np.zeros(count, np.bool_)
     if op is None:
@@ -369,7 +370,8 @@ def _change_part(
     context: FieldContext,
     missing_names: dict[str, Flags],
 ) -> pa.Array:
-    """Return a field of the change."""
+    """Return the field `part` of the column change, for all records. `values` are the decoded
+    envelopes, of the type `node`; `missing_names` says which records lack a column's value."""
     name, count = part.name, len(values)
     if name == "kind":
         return kinds
@@ -403,8 +405,8 @@ def _lists_of_names(flags_by_name: dict[str, Flags], count: int) -> pa.Array:
 
 
 def position(source: pa.Array | None, count: int) -> pa.Array:
-    """Return a text for each record that sorts as the source's log: of the fields that the
-    connector writes. Null where it is not known."""
+    """Return a text for each record that sorts as its change in the source's log, made of fields of
+    `source` (such as lsn, or file and pos) padded with zeros. Null where they are not known."""
     nothing = pa.nulls(count, pa.string())
     if source is None:
         return nothing

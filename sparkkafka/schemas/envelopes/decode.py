@@ -96,6 +96,8 @@ def _type_of(envelope: Envelope, node: connect_types.ConnectType) -> pa.DataType
 def node_of(
     format_module: Any, schema: Schema, message: tuple[int, ...], depth: int | None = None
 ) -> connect_types.ConnectType:
+    """Return the Connect type of a schema's values. `message`: the indexes of a Protobuf message in
+    its file; `depth`: how many levels of a recursive type become structs."""
     schema = connect_types.without_long_decimals(schema)
     arrow_type = format_module.arrow_type(schema, message=message, depth=depth)
     return connect_types.type_of_schema(schema, arrow_type)
@@ -110,7 +112,8 @@ def sample_type(
     infers: bool,
 ) -> pa.DataType | None:
     """Return the type of JSON samples: by the schemas beside their payloads; without them by their
-    values if `infers`, else None. `keys`: of other samples. Raises SchemaError."""
+    values if `infers`, else None. `keys` are record keys (not those of `samples`), which name the
+    key's columns. Raises SchemaError."""
     if envelope.unwraps and (form := other_envelopes.FORMS.get(envelope.form)):
         infer = format_module.infer
         found = other_envelopes.sample_type(form, samples, keys, infer, infers=infers)
@@ -204,7 +207,8 @@ def decoder(
 def _plan(
     envelope: Envelope, node: connect_types.ConnectType, target: pa.DataType, *, lenient: bool
 ) -> connect_types.ConnectType:
-    """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
+    """Return the part of the type `node` that must be decoded for `target`. Raises OptionError if
+    it cannot become `target`; unless `lenient`, also if it lacks a field of `target`."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
         pruned = debezium.prune(other_envelopes.flat_node(node), target, lenient=lenient)
         return other_envelopes.prune_flat(node, pruned)
@@ -256,8 +260,8 @@ def _make(
 
 
 class _EnvelopeDecoder:
-    """Decodes payloads of one schema. `node`: what the inner decoder gives; `second`: decodes the
-    rows that this cannot."""
+    """Decodes payloads of one schema. `node`: the type that the inner decoder gives; `second`: the
+    decoder for rows that this one cannot decode."""
 
     second: _EnvelopeDecoder | None = None
     has_other_records = False
@@ -434,8 +438,9 @@ class _JsonEnvelopeDecoder:
     def _groups(
         self, texts: pa.Array
     ) -> tuple[list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]], Ints]:
-        """Return the rows of each schema, their payloads and decoder, and the rows without a
-        schema. If a row is bad, its text may have another form than schema and payload."""
+        """Group the texts by the schema in them: [(rows, payloads, decoder, or why all are bad)],
+        and the rows without a schema. If a row is bad, its text may have another form than schema
+        and payload."""
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]] = []
         remaining = np.flatnonzero(is_valid(texts))
         without_schema: list[Ints] = [np.flatnonzero(~is_valid(texts))]
@@ -531,7 +536,8 @@ def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A text with a schema: what is before the payload, and whether only } follows it."""
+    """The parts of a JSON text with schema and payload. `prefix` is all before the payload;
+    `is_last`: only } follows the payload."""
 
     prefix: bytes
     schema: bytes

@@ -164,7 +164,8 @@ def _encoded_decimal(decimal: pa.DataType) -> EncodedType:
 
 
 def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
-    """Return values as the type that `encoded_type` names."""
+    """Convert values to the type `wire`, which `encoded_type` returned for theirs, so that a
+    format's encoder writes Debezium's semantic types."""
     return as_type(values, wire, _wire_leaf)
 
 

@@ -114,9 +114,9 @@ def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
     """Return the parts of Maxwell's messages, one array for each field of Debezium's envelope."""
     types, data = _child(values, "type"), _child(values, "data")
     is_ddl = flags_of(pc.match_substring_regex(types, "^(table|database)-"))
-    context = _child(values, "position")
-    file = pc.replace_substring_regex(context, r"^.*\.(\d+):.*$", r"\1")
-    at = pc.replace_substring_regex(context, r"^.*:", "")
+    binlog = _child(values, "position")  # such as mysql-bin.000003:1234
+    file = pc.replace_substring_regex(binlog, r"^.*\.(\d+):.*$", r"\1")
+    at = pc.replace_substring_regex(binlog, r"^.*:", "")
     # The last row of a transaction has `commit` in the place of `xoffset`.
     last = pc.if_else(_child(values, "commit"), scalar(9_999_999_999), scalar(0))
     row = pc.coalesce(_child(values, "xoffset"), last, scalar(0))
@@ -169,17 +169,19 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
 
 def copied_bytes(values: pa.Array, form: EnvelopeForm) -> int:
     """Return the bytes of text that `explode` copies to each of a record's rows."""
-    steps = np.maximum(item_counts(_child(values, form.row)), 1)
+    counts = np.maximum(item_counts(_child(values, form.row)), 1)
     texts = [_child(values, field.name) for field in values.type if pa.types.is_string(field.type)]
-    return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ steps) for text in texts)
+    return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ counts) for text in texts)
 
 
 def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
-    """Return one struct for each row of records with lists of rows, and the record of each. A
-    record without rows has one struct."""
-    steps = np.maximum(item_counts(_child(values, form.row)), 1)
-    records = np.repeat(np.arange(len(values)), steps)
-    ordinal = np.arange(len(records)) - np.repeat(np.cumsum(steps) - steps, steps)
+    """Split decoded records with lists of rows (and of old rows): return one struct for each row,
+    with the record's other fields, and the index of its record. A record without rows has one
+    struct."""
+    counts = np.maximum(item_counts(_child(values, form.row)), 1)
+    records = np.repeat(np.arange(len(values)), counts)
+    # Each struct's index in its record.
+    ordinal = np.arange(len(records)) - np.repeat(np.cumsum(counts) - counts, counts)
     index = from_numpy(records)
     children = []
     for field in values.type:
@@ -281,6 +283,7 @@ def prune_flat(node: ConnectType, wanted: ConnectType) -> ConnectType:
     row, source = wanted.children["after"], wanted.children.get("source", ConnectType())
 
     def is_needed(name: str) -> bool:
+        """Return whether the envelope needs the flattened row's field of this name."""
         if not name.startswith("__"):
             return name in row.children
         return name in _FLAT_FIELDS or (
@@ -396,8 +399,8 @@ def form_of(names: Set[str]) -> str | None:
 
 
 def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) -> dict[str, Flags]:
-    """Return for each column which updates omit it, where it is null in `envelopes`, which were
-    made of the texts."""
+    """Return for each column which records omit it: updates whose JSON (`texts`) does not name the
+    column, so that it is null in `envelopes`."""
     is_update = flags_of(pc.equal(_child(envelopes, "op"), scalar("u")))
     row = _child(envelopes, "after")
     omitted = {field.name: is_update & ~is_valid(_child(row, field.name)) for field in row.type}
@@ -429,7 +432,8 @@ def _find_fields(texts: pa.Array, names: Sequence[str]) -> ObjectFields:
 def reshape_rows(
     values: pa.Array, form: EnvelopeForm, node: ConnectType
 ) -> tuple[pa.Array, ConnectType]:
-    """Return decoded envelopes of a form (`node`) as Debezium's, and their type."""
+    """Return decoded envelopes of a form, whose type is `node`, as Debezium's envelopes, and the
+    type of these."""
     children = form.reshape(values)
     source = {
         field.name: _child(values, field.name)
@@ -482,8 +486,9 @@ def _mysql_type(text: str) -> pa.DataType:
 def sample_type(
     form: EnvelopeForm, samples: Sequence[bytes], keys: Sequence[bytes], infer: Any, *, infers: bool
 ) -> pa.DataType | None:
-    """Return struct<row, change> by samples; None if they lack the types of columns and `infers` is
-    false."""
+    """Return the type struct<row, change> of samples; None if they lack the types of columns and
+    `infers` is false. `keys` are record keys, which may name the key's columns; `infer` returns the
+    type of JSON texts."""
     documents = [document for document in map(_parsed, samples) if document]
     rows = [document for document in documents if document.get(form.row)]
     if form.numbers_are_text and any("mysqlType" in document for document in rows):

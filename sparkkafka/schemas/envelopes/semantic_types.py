@@ -178,8 +178,8 @@ def _is_day_or_instant(arrow_type: pa.DataType) -> bool:
 
 @dataclass
 class BadRows:
-    """Why rows are bad, by row. `budget`: for values that are much larger than their bytes;
-    `payloads`: the bytes of all rows."""
+    """Why rows are bad, by row. `budget`: the memory for values that are much larger than their
+    bytes; `payloads`: the bytes of all rows."""
 
     reasons: dict[int, str] = field(default_factory=dict)
     budget: MemoryBudget | None = None
@@ -301,7 +301,8 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
 
 
 def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return ranges that can be cast together, or that have one value."""
+    """Return ranges [from, to) of the rows from `start` up to `stop` that can be cast to `target`
+    together, or that have one value."""
     if stop - start <= 1:
         return [(start, stop)] if stop > start else []
     try:
@@ -316,7 +317,7 @@ def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> lis
 
 
 def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-    """Return the bytes of texts in base64."""
+    """Decode values that JSON has as base64; other values are returned as they are."""
     if not (node.is_base64 and pa.types.is_string(values.type)):
         return values
     bad = np.zeros(len(values), np.bool_)
@@ -335,7 +336,8 @@ def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) 
 def _json_decimal(
     values: pa.Array, node: ConnectType, target: pa.DataType, context: FieldContext
 ) -> pa.Array:
-    """Connect's Decimal in JSON: bytes in base64, or a number (decimal.format=NUMERIC)."""
+    """Convert Connect's Decimal in JSON to `target`: texts with bytes in base64, or with a number
+    (decimal.format=NUMERIC)."""
     is_number = _json_numbers(values, context)
     texts = without(values, is_number) if is_number.any() else values
     decoded = _cast(_decimal(_without_base64(texts, node, context), node, context), target, context)
@@ -364,7 +366,8 @@ def _json_numbers(texts: pa.Array, context: FieldContext) -> Flags:
 
 
 def _decimal(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-    """Connect's Decimal: the unscaled number's bytes, highest first."""
+    """Convert Connect's Decimal, the unscaled number's bytes (highest first), to decimals; to text
+    if no column can have its precision and scale."""
     digits = _decimal_digits(node)
     if digits is None:
         return _decimal_texts(values, int(node.parameters["scale"]), context)
@@ -374,7 +377,8 @@ def _decimal(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.A
 
 
 def _words(values: pa.Array, limit: int) -> tuple[Any, Flags]:
-    """Return the numbers of bytes, and which are outside of the limit."""
+    """Read numbers of any size from bytes, highest first: (an array of two 64-bit words for each
+    number, which are outside -limit..limit)."""
     offsets = blob_offsets(values).astype(np.int64)
     data = np.frombuffer(values.buffers()[2] or bytes(8), np.uint8)
     lengths = np.diff(offsets)
@@ -394,8 +398,8 @@ def _decimal_texts(
     values: pa.Array, scale: int | list[int | None], context: FieldContext
 ) -> pa.Array:
     """Return the digits of numbers that no decimal can hold, one by one. `values`: their unscaled
-    numbers as bytes; `scale`: of all, or a list with that of each. Rows with too many digits become
-    bad."""
+    numbers as bytes; `scale`: the scale of all, or a list with that of each. Rows with too many
+    digits become bad."""
     scales = scale if isinstance(scale, list) else [scale] * len(values)
     texts: list[bytes | None] = []
     too_long = np.zeros(len(values), np.bool_)
@@ -431,7 +435,7 @@ def _digits(unscaled: bytes, scale: int) -> bytes | None:
 
 
 def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-    """VariableScaleDecimal: a struct of scale and bytes, as the number's digits."""
+    """Convert VariableScaleDecimal, structs of scale and bytes, to the digits of the numbers."""
     scales = pc.struct_field(values, [values.type.get_field_index("scale")])
     numbers = pc.struct_field(values, [values.type.get_field_index("value")])
     value_node = node.children.get("value", ConnectType(pa.binary()))
@@ -462,7 +466,8 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
 def _epoch(
     values: pa.Array, node: ConnectType, context: FieldContext, *, unit: str, target: pa.DataType
 ) -> pa.Array:
-    """Convert numbers since 1970 in a unit."""
+    """Convert numbers of milli-, micro- or nanoseconds (`unit`) since 1970 to the timestamp type
+    `target`, in microseconds."""
     values = values.cast(pa.int64())
     if unit == "ns":
         values = _floor(values, 1000)

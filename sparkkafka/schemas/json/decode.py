@@ -83,8 +83,8 @@ class JsonDecoder:
         self._plan(frozenset())
 
     def apart(self, names: Collection[str]) -> JsonDecoder:
-        """Return a decoder of the same values that also reads these outermost fields apart: their
-        values are cut out of the texts and read as a column of their own."""
+        """Return a decoder of the same values that also reads these outermost fields apart: it cuts
+        their values out of the texts and reads them as columns of their own."""
         decoder = copy(self)
         decoder._plan(self.separate_fields.keys() | names)
         return decoder
@@ -119,8 +119,9 @@ class JsonDecoder:
         return not (self.with_rest and any(self._root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """Decode JSON texts (binary, null for no payload). `budget`, errors and result are those of
-        `schemas.values.Decoder.decode`."""
+        """Decode JSON texts (binary or string; null stays null) into a column of `type`. Texts that
+        are bad become null, with a reason. Raises TooManyRowsError if the columns exceed `budget`.
+        """
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
@@ -334,8 +335,8 @@ class _Batch:
     def _parsed_values(
         self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the row and the parsed value of texts at some indexes, but for null. Rows of texts
-        that are not JSON become doubtful. `rows`: of all texts."""
+        """Yield the row and the parsed value of the texts at `indexes`, without null. Rows of texts
+        that are not JSON become doubtful. `rows` has the row of each of `texts`."""
         if not len(indexes):
             return
         lengths = np.diff(arrow.blob_offsets(texts))[indexes]
@@ -524,8 +525,8 @@ class _Batch:
     # --- one by one -------------------------------------------------------------------------------
 
     def _normalize(self, rows: Ints) -> None:
-        """Normalize rows one by one: add the text of each good row to `_normalized`, and the reason
-        of each bad one to `_reasons`."""
+        """Normalize the texts of rows one by one: add the text of each good row to `_normalized`,
+        and the reason of each bad one to `_reasons`."""
         read = self._decoder.normalizer.read
         content = self.data.tobytes() if len(rows) else b""
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -773,8 +774,8 @@ class BlockReader:
     def _converted(
         self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
     ) -> pa.Array:
-        """Return a field's column, as the reader gave it, as the type of its node. `strings`: as
-        for `read`. Raises ReadError."""
+        """Convert a field's column, as the reader gave it, to the type of its node. `strings`: the
+        long strings that were cut out of the texts. Raises ReadError, which names the field."""
         try:
             return _convert(node, column, strings)
         except (pa.ArrowException, ValueError) as error:
@@ -876,8 +877,9 @@ def _reader_type(node: JsonNode) -> pa.DataType:
 
 
 def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: as
-    for `BlockReader.read`. Raises ValueError (ArrowInvalid is one)."""
+    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: the
+    long strings that were cut out of the texts, which are put back. Raises ValueError (ArrowInvalid
+    is one)."""
     kind = node.kind
     if strings is not None and pa.types.is_string(array.type):
         array = put_back(array, strings)

@@ -54,8 +54,8 @@ class Null(enum.Enum):
 
 @dataclass(frozen=True)
 class Form:
-    """How values of a type are written. `null`: how a null of it; `scale`: of a decimal that has
-    that of the schema.
+    """How values of a type are written. `null`: how a null of the type is written; `scale`: the
+    scale of a decimal that has the schema's.
 
     children: a struct's fields by name; the one item of a list, or value of a map, under "".
     """
@@ -176,8 +176,9 @@ def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) 
 def _form_with_item(
     kind: JsonKind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
-    """Return how lists or maps (`kind`) of type `source` are written; the parameters are those of
-    `_make_form`."""
+    """Return how lists or maps (`kind`) of type `source` are written. `shape`: that of the JSON
+    Schema, None without one; `null`: how a null list or map is written. Raises OptionError for
+    items that do not fit the schema."""
     is_map = kind == JsonKind.MAP
     item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"
@@ -191,8 +192,9 @@ def _form_with_item(
 
 
 def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
-    """Return how the fields of structs of type `source` are written, by name; the parameters are
-    those of `_make_form`."""
+    """Return how each field of structs of type `source` is written, by name. `shape`: that of the
+    JSON Schema, None without one; `path` names the structs in errors. Raises OptionError for a
+    field that does not fit the schema, and for one that it requires and `source` lacks."""
     if shape is not None and shape.kind not in (JsonKind.STRUCT, JsonKind.MAP):
         raise _type_error(source, shape, path)
     check_distinct(source, path)

@@ -24,8 +24,8 @@ MAX_LEVELS: Final = 32
 @dataclass
 class _FieldTypes:
     """The types that a field has in the samples. `kinds`: "object", "array", "boolean", "text", and
-    of numbers "long", "big" (integers of more than 64 bits) and "double". `fields`: of its objects;
-    `item`: of its arrays; `digits`: of its longest "big" integer."""
+    for numbers "long", "big" (integers of more than 64 bits) and "double". `fields` are those of
+    its objects, `item` that of its arrays; its longest "big" integer has `digits` digits."""
 
     kinds: set[str] = field(default_factory=set)
     fields: dict[str, _FieldTypes] = field(default_factory=dict)

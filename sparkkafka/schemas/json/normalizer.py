@@ -287,6 +287,7 @@ def make_writer(node: JsonNode, unfit_to_null: bool = False) -> Writer:
         return write
 
     def write_or_null(value: Any) -> str:
+        """Return what `write` returns, null for a value that does not fit."""
         try:
             return write(value)
         except UnfitError:

@@ -266,8 +266,9 @@ class _Piece:
         structs: Mapping[bytes, Sequence[bytes]],
         misfits: Mapping[bytes, Flags],
     ) -> OtherFields:
-        """Return the outermost fields that are not `known`; parameters and result are those of
-        `other_fields`."""
+        """Return the outermost fields of all texts that are not `known`. A field of `structs` is
+        known too if its value has only the fields that are listed for it; `misfits` says for a
+        known name in which texts its field is returned too."""
         at = self._at
         is_known, is_struct = np.zeros((2, len(at)), np.bool_)
         for name in known:

@@ -259,8 +259,8 @@ def _as_descriptor(name: str, text: str) -> Any:
 def _with_descriptors(own_name: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
     """Return the descriptor set where some files are descriptors already. Files that are text are
     compiled, which works if they import only text; imported files that are built in are compiled as
-    well. `own_name`: the name of the schema's own file; `texts`: of all files, by name;
-    `descriptors`: those that the texts have (None for .proto text)."""
+    well. `own_name`: the name of the schema's own file; `texts`: the text of each file, by name;
+    `descriptors`: its descriptor, None for .proto text."""
     protobuf = library()
     result = protobuf.descriptor_pb2.FileDescriptorSet()
     files = {name: proto for name, proto in descriptors.items() if proto is not None}

@@ -57,7 +57,7 @@ from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, by
 
 
 class ProtobufDecoder:
-    """See `values.Decoder`."""
+    """Decodes Protobuf messages to structs (a `values.Decoder`)."""
 
     def __init__(self, message: ProtobufMessage) -> None:
         self._message = message
@@ -71,8 +71,8 @@ class ProtobufDecoder:
         return self._message.type
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """Decode messages (binary, null for no payload). `budget`, errors and result are those of
-        `schemas.values.Decoder.decode`."""
+        """Decode messages (binary; null stays null) into a column of `type`. Messages that are bad
+        become null, with a reason. Raises TooManyRowsError if the columns exceed `budget`."""
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
         budget.take(count * self._layout.column_bytes)
@@ -125,8 +125,8 @@ class ProtobufDecoder:
 @dataclass(slots=True)
 class DecodeState:
     """What the decoders of all fields share: where each row begins, which rows protobuf's runtime
-    must read, the memory budget of the call, and why rows are bad. `damage`: of messages that
-    cannot be read, their layout, their rows, and what is wrong."""
+    must read, the memory budget of the call, and why rows are bad. `damage` has (layout of the
+    messages, row of each, what is wrong with each) for messages that cannot be read."""
 
     starts: Ints
     needs_runtime: Flags
@@ -543,7 +543,8 @@ class _MessageColumns:
         self.state.needs_runtime[self.rows[repeated]] = True
 
     def _add_bad_values(self, field: ProtobufField, rows: Ints, reasons: dict[int, str]) -> None:
-        """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
+        """Mark the rows of bad values as bad. `rows` has the row of each value; `reasons` says by
+        the index of a value why it is bad."""
         indexes = np.array(sorted(reasons), np.int64)
         self.state.add_bad(rows[indexes], field.path, lambda index: reasons[int(indexes[index])])
 
@@ -558,7 +559,8 @@ class _MessageColumns:
         parts: MessageParts | None = None,
     ) -> pa.Array:
         """Return the messages of a field, as structs or as its special type; null where not
-        `present` (None: all are). `rows`: of each message; `parts`: if they lie in several."""
+        `present` (None: all are). Message i has size[i] bytes from position at[i] on, or lies in
+        several `parts`; `rows` has the row of each, for errors."""
         arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state, parts)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
@@ -998,8 +1000,8 @@ def _json_texts(
 
 
 def _join_texts(field: ProtobufField, offsets: list[int], child: pa.Array) -> pa.Array:
-    """Return one JSON text for each list or map, whose elements are JSON texts. `offsets`: of the
-    lists among the elements in `child`."""
+    """Return one JSON text for each list or map, whose elements are JSON texts. List i has the
+    elements [offsets[i], offsets[i + 1]) of `child`."""
     if field.cardinality is Cardinality.MAP:
         keys, texts = child.field(0).cast(pa.string()).to_pylist(), child.field(1).to_pylist()
         items = [f"{json.dumps(key)}:{text}" for key, text in zip(keys, texts, strict=True)]

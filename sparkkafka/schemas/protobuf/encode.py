@@ -42,7 +42,7 @@ from sparkkafka.schemas.values import ValueRowError
 
 
 class ProtobufEncoder:
-    """See `values.Encoder`."""
+    """Encodes structs as Protobuf messages (a `values.Encoder`)."""
 
     def __init__(self, message: ProtobufMessage) -> None:
         _check_required(message)
@@ -82,7 +82,8 @@ def _check_required(message: ProtobufMessage) -> None:
 def _encode_messages(
     message: ProtobufMessage, arrays: list[pa.Array], rows: Ints
 ) -> list[ByteColumn]:
-    """Return the bytes of messages. `arrays`: the column of each field."""
+    """Return columns whose bytes, one after the other, are the messages. `arrays`: the column of
+    each field, with a value for each message; `rows`: the row of each message, for errors."""
     columns: list[ByteColumn] = []
     _check_oneofs(message, arrays, rows)
     for index in sorted(range(len(arrays)), key=lambda index: message.fields[index].number):
@@ -146,7 +147,7 @@ def _encode_entries(
     field: ProtobufField, entries: tuple[pa.Array, pa.Array], rows: Ints
 ) -> list[ByteColumn]:
     """Return the bytes of entries of a map, each with its tag. `entries`: their keys and values;
-    `rows`: of each entry."""
+    `rows`: the row of each entry, for errors."""
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
     columns: list[ByteColumn] = []
@@ -296,7 +297,8 @@ def _raw_floats(field: ProtobufField, array: pa.Array) -> Any:
 
 
 def _enum_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Ints:
-    """Return the numbers of names. An open enum also has numbers as text, as they are read."""
+    """Return the numbers of an enum's names, 0 for null. An open enum also takes numbers as text,
+    as they are read. Raises ValueRowError for another name; `rows` has the row of each."""
     encoded = array.dictionary_encode()
     known = dict(field.aliases)
     indices = arrow.or_zero(encoded.indices).astype(np.int64)
@@ -392,7 +394,7 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
 
 def _parse_json(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Encode JSON texts as google.protobuf.Struct, Value or ListValue, or as a recursive message,
-    one by one."""
+    one by one. Raises ValueRowError for other texts; `rows` has the row of each."""
     protobuf = library()
     contents = []
     for index in range(len(array)):
@@ -413,7 +415,7 @@ def _parse_json(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
 
 def _checked_bytes(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Return bytes unchanged. Raises ValueRowError unless each value is a valid message of the
-    field's type. `rows`: of each value."""
+    field's type. `rows` has the row of each value."""
     protobuf = library()
     for index in range(len(array)):
         try:
@@ -428,7 +430,7 @@ def _checked_bytes(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arra
 
 def _split_json_texts(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Return JSON texts of whole lists or maps as an array of lists or maps, whose values are JSON
-    texts. Raises ValueRowError. `rows`: of each text."""
+    texts. Raises ValueRowError. `rows` has the row of each text."""
     is_map = field.cardinality is Cardinality.MAP
     key = field.message.fields[0] if is_map and field.message else None
     kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())

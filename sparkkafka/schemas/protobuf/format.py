@@ -55,8 +55,9 @@ def decoder(
 ) -> Decoder:
     """Return a decoder of the reader's fields, which are matched by number.
 
-    `message`: of the writer's schema. The reader's is that of the same name. Raises SchemaError if
-    there is none, or if a reader's field would read the writer's bytes wrong.
+    `message`: the indexes of the message in the writer's schema; the reader's message is that of
+    the same name. Raises SchemaError if there is none, or if a reader's field would read the
+    writer's bytes wrong.
     """
     if rest:
         raise OptionError("Protobuf has no rest: unknown fields have no names")
@@ -83,7 +84,7 @@ def encoder(
 @schema_errors("Protobuf schema")
 def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
     """Return the tags in Confluent's option `(confluent.field_meta)` by the fields' full names,
-    `package.Message.field`: of the file's messages, and of all messages in these. Raises
+    `package.Message.field`, for the file's messages and all messages in their fields. Raises
     SchemaError for a schema that cannot be used."""
     file = file_of(schema)
     tags_by_path: dict[str, frozenset[str]] = {}

@@ -380,7 +380,7 @@ _SCALARS: Final[dict[pa.DataType, str]] = {
 
 def schema_of(source: pa.DataType, name: str) -> Schema:
     """Return the .proto of a message that can have all values of a struct: the same text for the
-    same type, since registries compare texts. `name`: of the message, with a package if it has
+    same type, since registries compare texts. `name` is the message's, after its package if it has
     dots. Raises OptionError for a type, or a name, that Protobuf does not have.
 
     Numbers follow the order of the columns, from 1. Scalars that may be null are `optional`; null

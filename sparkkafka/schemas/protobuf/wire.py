@@ -157,7 +157,7 @@ class Damage(NamedTuple):
 
 
 class TokenizedMessages(NamedTuple):
-    """What `tokenize` finds. `tokens`: of each slot, to be joined by `join_tokens` or
+    """What `tokenize` finds. `tokens` has a list for each slot, to be joined by `join_tokens` or
     `sort_tokens`. `needs_runtime`: which messages the runtime must read. The tokens of those, and
     of damaged messages, mean nothing, but lie inside the message."""
 

@@ -133,8 +133,9 @@ class ApicurioClient(ForeignClient):
         return f"/groups/{quote(self._group, safe='')}/artifacts/{quote(subject, safe='')}"
 
     def _by(self, kind: str, number: int, what: str, format: str | None) -> Schema:
-        """Return the schema with this id, cached. `kind`: in the path. Only version 3 says of which
-        type an artifact is, and only for a global id: content has no type of its own."""
+        """Return the schema with this id, cached. `kind` is the segment of the URL's path for this
+        kind of id. Only version 3 says of which type an artifact is, and only for a global id:
+        content has no type of its own."""
         inline = "references=DEREFERENCE" if self._is_v3 else "dereference=true"
         path = f"/ids/{kind}/{number}?{inline}"
         if self._is_v3 and kind == "globalIds":

@@ -136,7 +136,7 @@ class DeadLetters(ExitStack):
         self, tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
     ) -> None:
         """Write records of a partition to the dead-letter topic, and wait until all are
-        acknowledged. `letters`: for each record why it is bad.
+        acknowledged. `letters` says why each record is bad.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
         broker's error: BrokerError if this user may not write to the topic.

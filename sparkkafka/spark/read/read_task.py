@@ -207,8 +207,8 @@ def _task_decoder(
     *,
     on_driver: bool = False,
 ) -> AbstractContextManager[TaskDecoder | None]:
-    """Return the decoder of columns with a schema to be used in a `with` block; None in it if no
-    column has one. `on_driver`: for a small micro-batch that the driver reads."""
+    """Return the decoder of columns with a schema, to be used in a `with` block; None in it if no
+    column has one. `on_driver`: the driver reads, for a small micro-batch."""
     formats = options.formats
     if formats is None or not any(column.plans for column in columns):
         return nullcontext()
