@@ -176,8 +176,9 @@ def wire_name(text: str) -> str:
 
 @kind("-1 or a whole number from 1 to 9")
 def gzip_level(text: str) -> int:
+    """Parse a compression level of gzip. Raises ValueError for a level that Java refuses."""
     value: int = integer(-1, 9).parse(text)
-    if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
+    if value == 0:  # GzipCompression.MIN_LEVEL is 1
         raise ValueError
     return value
 

@@ -186,7 +186,11 @@ class MetricAggregator:
             self._match(key, query.id)
 
     def add_report(self, report: Report) -> None:
-        """Add a report with a valid signature; that of a plan once its batch has finished."""
+        """Add a report with a valid signature.
+
+        A planner's report names its micro-batch by a hash of the offsets (`ends`), so it is added
+        once a batch with these offsets has finished.
+        """
         with self._lock:
             self._own[Value.RECEIVED] += 1
             query_id = report.query

@@ -97,7 +97,7 @@ class Receiver:
             self._aggregator.count_dropped("repeated")
             return
         self._seen[mac] = None
-        if len(self._seen) > 10_000:
+        if len(self._seen) > 10_000:  # datagrams are repeated soon, if at all
             self._seen.popitem(last=False)
         self._aggregator.add_report(report)
 

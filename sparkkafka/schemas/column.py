@@ -544,8 +544,8 @@ class ColumnEncoder:
     def encode_values(
         self, values: pa.Array, headers: pa.Array | None
     ) -> tuple[pa.Array, pa.Array | None]:
-        """Return (payloads, headers) of values, as `encode`. Raises ValueRowError for a value that
-        the schema does not allow."""
+        """Return (payloads, headers) of a batch's values; a null value gives a null payload. Raises
+        ValueRowError, with the row in the batch, for a value that the schema does not allow."""
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
             encoder = format_module(plan.format).encoder(

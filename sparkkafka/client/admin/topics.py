@@ -182,7 +182,7 @@ class _DeleteTopics(ApiHandler[str, None]):
     done_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        if version >= 6:
+        if version >= 6:  # a topic may have an id in place of its name
             topics = [messages.DeleteTopicState(name=name) for name in items]
             return messages.DeleteTopicsRequest(topics=topics)
         return messages.DeleteTopicsRequest(topic_names=list(items))

@@ -211,7 +211,8 @@ def call_once(
     lookup: Lookup[K],
     deadline: Deadline,
 ) -> Results[K, V]:
-    """Do what `call_each` does with only one attempt, for callers that retry themselves."""
+    """Send the request about each item once, for callers that retry themselves. Return the value or
+    the error of each item."""
     return Results(_drive(cluster, items, handler, lookup, deadline, "", once=True))
 
 
@@ -329,6 +330,7 @@ class _Attempt(Generic[K, V]):
         self._deadline = deadline
         self._request_deadline = deadline.sooner(cluster.options.request_timeout_ms)
         self._sent: list[tuple[Connection, Sequence[K]]] = []
+        # The connection to which the request about each item goes.
         self.connections: dict[K, Connection] = {}
         self.outcomes: dict[K, Outcome] = {}
         """The outcomes of the items that a response contains."""

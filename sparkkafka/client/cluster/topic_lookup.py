@@ -136,7 +136,8 @@ class TopicLookup:
     def look_up_leaders(
         self, leaderless: Iterable[LeaderlessT], within_ms: float
     ) -> Iterator[tuple[LeaderlessT, KafkaError]]:
-        """Look up the leaders of partitions that have no known leader, as `request_metadata` does.
+        """Look up the leaders of partitions that have no known leader, in one request of at most
+        `within_ms` for the topics whose lookup is due.
 
         Yields the partitions with a final error: also one that its topic does not have for
         UNKNOWN_TOPIC_GRACE_MS, since it may just have been added. Others without a leader back off.

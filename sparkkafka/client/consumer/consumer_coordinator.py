@@ -308,7 +308,7 @@ class ConsumerCoordinator(RebalanceHooks):
     def step_wait_s(self) -> float:
         """Seconds until `poll` must be called again: to restart max.poll.interval.ms, and to commit
         automatically. If something happens in the group, `wake` is called earlier."""
-        waits_s = [self._options.max_poll_interval_ms / 3_000]
+        waits_s = [self._options.max_poll_interval_ms / 1000 / 3]
         if self._options.enable_auto_commit:
             # The shortest time between commits of a poll that waits, even if
             # auto.commit.interval.ms is less.

@@ -292,7 +292,7 @@ def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int 
     if len(data) - start < HEADER.size or data[start + MAGIC_POSITION] != MAGIC:
         return start, None
     header = HEADER.unpack_from(data, start)
-    base_offset, last_offset_delta = header[0], header[6]
+    base_offset, last_offset_delta = header[0], header[6]  # by the order of HEADER's fields
     if base_offset != error.offset or last_offset_delta < 0:  # the header is damaged, too
         return start, None
     next_offset = base_offset + last_offset_delta + 1

@@ -131,8 +131,8 @@ class Connection:
         deadline: Deadline,
         metrics: NetworkMetrics | None,
     ) -> Self:
-        """Do what `open` does, but call no hooks for an error. The error may be an OSError or
-        ValueError instead of a KafkaError."""
+        """Connect, begin TLS, agree on versions and authenticate, for `open`: errors call no hooks
+        here, and may be an OSError or ValueError instead of a KafkaError."""
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connecting.connect(host, port, options, deadline)
         opening_deadline = deadline.sooner(options.request_timeout_ms)
@@ -643,7 +643,8 @@ class Connection:
         return self._framing.receive(response)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
-        """Do what `receive` does without waiting. Return None until the response is complete.
+        """Read what has arrived of the next response, without waiting. Return (correlation id,
+        response) once it is complete, None until then.
 
         For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` belongs
         to this response until it is complete.

@@ -224,7 +224,8 @@ class RequestWriter:
         deadline: Deadline,
         patience_s: float | None = None,
     ) -> None:
-        """Send all parts as one stream of bytes; records are not copied.
+        """Send all parts of a request, after the rest of earlier ones; records are not copied.
+        `patience_s` as for `write_rest`.
 
         The list is emptied: an error's frames may be shown with their variables.
         """
@@ -236,7 +237,11 @@ class RequestWriter:
     def write_rest(
         self, sock: socket.socket, deadline: Deadline, patience_s: float | None = None
     ) -> None:
-        """Send the rest of all requests."""
+        """Send the rest of all requests.
+
+        If the socket accepts nothing for `patience_s` (None: until the deadline, which raises
+        TimeoutError), return and keep what is left.
+        """
         unsent = self._unsent
         is_first = True
         while unsent:

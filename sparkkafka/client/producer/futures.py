@@ -249,11 +249,11 @@ class RecordFutures:
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         self.notifier = notifier
         self.pending_count = -1  # records without an outcome; -1 before `begin`
-        # In the series or table that the records come from.
+        # The number of each record in the series or table that the records come from, for errors.
         self.numbers: Indexes | list[int] = range(0)
         self.topic = topic
         self.times_ms: NDArray[np.int64]
-        self._offsets: NDArray[np.int64] | None = None
+        self._offsets: NDArray[np.int64] | None = None  # or PENDING, or which failure: see _FAILED
         self._partitions: NDArray[np.int32]
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
@@ -392,8 +392,8 @@ class RecordFutures:
         return RecordMetadata(self.topic, partition, offset, time_ms)
 
     def each_metadata(self, indexes: Indexes) -> Iterator[RecordMetadata] | None:
-        """Return where each of these records was written, as `metadata_of`; None if they failed
-        together. They got their outcome together."""
+        """Return the metadata of each of these records, which got their outcome together: where it
+        was written. None if they failed."""
         if self._offsets is None or self._failure_of(int(indexes[0])) is not None:
             return None
         selector = _as_selector(indexes)
@@ -553,7 +553,8 @@ class Delivery:
         return self._records.metadata_of(self._index)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
-        """Wait as `result`; the record's error, None if it is written."""
+        """Wait until the record has an outcome, and return its error, None if it is written. Raises
+        KafkaTimeoutError after `timeout_s`."""
         await_outcome(
             self._records.notifier, self.done, timeout_s, "the record is not acknowledged"
         )
@@ -656,6 +657,7 @@ class TableDelivery:
         pending_parts = [len(self._parts)]
 
         def part_done(_: object) -> None:
+            """Call the callback once the last part is done."""
             with self._notifier.lock:  # some parts are done here, others in the I/O thread
                 pending_parts[0] -= 1
                 is_last = not pending_parts[0]

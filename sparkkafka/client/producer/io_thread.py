@@ -259,7 +259,8 @@ class ProducerThread:
         return self._stop_deadline.expired or not self._buffer.unfinished
 
     def _run_once(self) -> None:
-        """Do what there is to do, then wait until there is more."""
+        """Run one turn of the I/O thread: take the user's records and commands, close batches, send
+        requests and read responses, and wait in `Sender.step` until there is more to do."""
         self._buffer.is_sleeping = False
         self._take()
         if self._commands or self._without_partition:

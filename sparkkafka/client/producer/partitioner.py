@@ -383,7 +383,8 @@ class RecordPartitioner:
         return self._partition_columns(records)
 
     def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
-        """Do what `partition` does for all records together, with operations on columns."""
+        """Choose the partitions of all records of a topic together, with operations on columns.
+        Yield the records of each partition; those for which none can be chosen fail."""
         count = self._count(records.topic)
         columns, partitions = records.take_columns()
         indexes: Indexes = range(len(columns.timestamps_ms))

@@ -179,7 +179,8 @@ def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
 
 
 def _cast_numbers(column: pa.Array, arrow_type: pa.DataType, name: str, first_row: int) -> pa.Array:
-    """Cast a column as `_cast` does. Raises EncodeError for a number that the type cannot hold."""
+    """Cast a column of numbers. Raises EncodeError, which names the column and the row (the first
+    one is `first_row` of the user's table), for a number that the type cannot hold."""
     try:
         return _cast(column, arrow_type)
     except pa.ArrowInvalid as error:
@@ -533,6 +534,7 @@ def _value_records(
 def _too_large_in_series(
     number: int, topic: str, partition: int | None, size_bytes: int, options: ProducerOptions
 ) -> ProduceError:
+    """Return the error for record `number` of a `send_many`, which is larger than a request."""
     error = too_large(topic, partition, size_bytes + RECORD_BATCH_OVERHEAD, options)
     error.args = (f"record {number} of the series: {error}", *error.args[1:])
     return error

@@ -385,7 +385,7 @@ class RecordAccumulator:
     def close_at_s(self, unappended_since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `unappended_since_s`."""
-        lingering = self._lingering
+        lingering = self._lingering  # a heap of (since_s, number, batch)
         while lingering and self._open.get(lingering[0][2].tp) is not lingering[0][2]:
             heapq.heappop(lingering)
         since_s = lingering[0][0] if lingering else math.inf

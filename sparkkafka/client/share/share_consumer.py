@@ -194,7 +194,7 @@ class ShareConsumer(arguments.ClientBase):
             else:
                 self._fetcher.fetch(deadline)
             # A long poll calls the member often enough to restart max.poll.interval.ms.
-            restart_s = self._options.max_poll_interval_ms / 3_000
+            restart_s = self._options.max_poll_interval_ms / 1000 / 3
             self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.step_wait_s, restart_s))
             has_received = True
 

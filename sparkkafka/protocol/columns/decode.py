@@ -144,8 +144,9 @@ def decode_chunks(
 def _decode_groups(
     batches: Sequence[RecordBatch], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
-    """Decode as `decode_chunks`, with empty chunks: consecutive batches in groups of up to
-    CHUNK_BYTES of payload, and a larger batch in parts."""
+    """Decode the selected records into chunks of columns: consecutive batches in groups of up to
+    CHUNK_BYTES of payload, and a larger batch in parts. Yields empty chunks too. Raises the errors
+    of `decode_chunks`."""
     start_offset, end_offset, _, times_ms = selection
     # The group so far, and the uncompressed payloads of its batches.
     group: list[RecordBatch] = []

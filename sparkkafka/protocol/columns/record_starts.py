@@ -357,7 +357,8 @@ def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Int
 
 
 def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
-    """Do what `lockstep_counted` does, in as many numpy steps as the largest batch has records."""
+    """Return the starts of the records in each batch, batch by batch, in as many numpy steps as the
+    largest batch has records. A chain is the records of one batch."""
     max_count = int(counts.max())
     steps = np.empty((max_count, len(begins), 2), np.int64)
     _follow_steps(data, begins, steps)

@@ -278,7 +278,7 @@ def split_batches(
                 raise CorruptRecordError(
                     f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}"
                     + ("" if crc else _NO_CRC),
-                    position + 17,
+                    position + 17,  # of the field crc
                     offset=base_offset,
                 )
         if (
@@ -329,7 +329,7 @@ def first_batch_size(data: BytesLike) -> int | None:
     if len(view) < LOG_OVERHEAD_BYTES:
         return None
     entry_size(view, 0)
-    return LOG_OVERHEAD_BYTES + int.from_bytes(view[8:12], "big", signed=True)
+    return LOG_OVERHEAD_BYTES + int.from_bytes(view[8:12], "big", signed=True)  # batchLength
 
 
 def _from_legacy(batch: LegacyBatch) -> RecordBatch:

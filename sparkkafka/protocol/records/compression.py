@@ -627,6 +627,7 @@ def _zstd_content_bytes(data: memoryview) -> int | None:
     if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
         return None
     descriptor = data[4]
+    # Then: window (no single segment), dictionary id (0, 1, 2 or 4 bytes), content size.
     single_segment = descriptor >> 5 & 1
     size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
     if not size_bytes:

@@ -653,6 +653,7 @@ class MemberDecoder(ValueDecoder):
         self.default_bytes = decoder.default_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a struct for each entry, whose one member is the value."""
         values = self._decoder.read(cursor)
         children = [pa.nulls(len(values), field.type) for field in self.type]
         if self._member >= 0:

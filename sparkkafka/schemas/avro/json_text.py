@@ -197,6 +197,7 @@ class AvroBytesDecoder(ValueDecoder):
         super().__init__(pa.binary(), skipper)
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return the encoded bytes of each entry's value, b"" for an inactive entry."""
         starts = cursor.at
         self.skipper.skip(cursor)
         active = cursor.is_active()

@@ -218,6 +218,8 @@ class RecordSkipper(Skipper):
             field.skip(cursor)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
+        """Return the position after the record at each position; None if a field may be bad, or
+        needs `skip`."""
         after: Ints | None = at
         for field in self._fields:
             if after is not None:

@@ -210,7 +210,8 @@ class FieldContext:
 def convert(
     values: pa.Array, node: ConnectType, target: pa.DataType, context: FieldContext
 ) -> pa.Array:
-    """Return decoded values as `target`; null where a value is null or bad. Fields that the type
+    """Convert decoded values of the Connect type `node` to the Arrow type `target`. Values that
+    cannot be converted become null, and their rows bad (`context`); fields of `target` that `node`
     lacks are null."""
     if _is_plain(node, target):
         return as_type(values, target)

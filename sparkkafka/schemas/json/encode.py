@@ -395,7 +395,7 @@ def _write_base64(data: bytes) -> str:
 def _write_decimal_bytes(value: Decimal, scale: int) -> str:
     """Return a decimal as Kafka Connect writes it: its unscaled number, as bytes of two's
     complement, in a JSON string of their Base64."""
-    number = int(value.scaleb(scale, Context(prec=80)))
+    number = int(value.scaleb(scale, Context(prec=80)))  # exact: decimals have up to 76 digits
     size = (number + (number < 0)).bit_length() // 8 + 1  # as Java's BigInteger.toByteArray
     return _write_base64(number.to_bytes(size, "big", signed=True))
 

@@ -350,7 +350,9 @@ class _Piece:
 
 
 def _escaped(backslashes: Ints, length: int) -> Ints:
-    """Return the positions of the bytes that are escaped by these backslashes."""
+    """Return the positions of the bytes that are escaped by the backslashes at these positions in
+    `length` bytes. In a run of backslashes the first escapes the second, the third the fourth, …,
+    and a last one without a partner the byte after the run."""
     indexes = np.arange(len(backslashes))
     begins_run = np.diff(backslashes, prepend=-2) != 1
     in_run = indexes - np.maximum.accumulate(np.where(begins_run, indexes, 0))

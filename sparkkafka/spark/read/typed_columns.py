@@ -504,7 +504,8 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
     _check_added_columns(schema, added)
 
     def with_plans(column: ReadColumn, read: _TypedRead) -> ReadColumn:
-        """Return the column with its type and plans, unless it is one of a Kafka source."""
+        """Return a column that a format decodes with its type and decoding plans, and any other
+        column as it is."""
         name = column.name
         if name not in added and name not in typed:
             return column
