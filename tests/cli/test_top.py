@@ -61,7 +61,7 @@ def test_a_snapshot_has_rates_sizes_skew_and_lag(fake, admin, collector, monkeyp
     produce(fake, "orders", {0: 70})
     second = collector.collect()
     orders, empty = row_of(second.topics, "orders"), row_of(second.topics, "empty")
-    seconds = collector._samples[1].time_s - collector._samples[0].time_s
+    seconds = collector._samples[1].taken_at_s - collector._samples[0].taken_at_s
     assert orders.records_per_s == pytest.approx(70 / seconds)
     assert orders.bytes_per_s > 0
     assert orders.size_bytes == sum(second.sizes.values())

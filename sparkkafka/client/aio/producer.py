@@ -418,7 +418,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
 
 
 def _put_outcomes(outcomes: LoopQueue[Any], records: RecordFutures, indexes: Indexes) -> None:
-    """Pass the outcome of a batch to the loop, in parts between which other tasks can run."""
+    """Pass the outcome of the records at these indexes, which are of one batch, to the loop: in
+    parts between which other tasks can run."""
     for first in range(0, len(indexes), OUTCOMES_PER_ITEM):
         outcomes.put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
 
@@ -434,7 +435,7 @@ def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) 
     records, indexes = item
     waiters = records.waiters
     rows = records.each_metadata(indexes)
-    if rows is None:
+    if rows is None:  # the batch failed
         for index in [index for index in indexes if index in waiters]:
             _set_outcome(records, int(index), waiters[index])
         return

@@ -63,10 +63,11 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
     detected.
     """
     data = content.reveal()
-    if len(data) < 12 + _DIGEST_BYTES:
+    if len(data) < 12 + _DIGEST_BYTES:  # magic, version, number of entries
         raise KeystoreError("it is cut short")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if password:
+        # The text is a constant of the format.
         expected = hashlib.sha1(
             _utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False
         )

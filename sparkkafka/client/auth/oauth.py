@@ -128,8 +128,8 @@ class TokenSource:
         lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
         # The longest life that a token is assumed to have.
         life_s = min(max(min(lives, default=0.0), 0.0), 24 * 3600.0)
-        # The share of a token's life after which it is renewed (sasl.login.refresh.window.factor).
-        # The share of its life after which it is not used, even if there is no new one.
+        # It is renewed after 80 % of its life (sasl.login.refresh.window.factor), and not used
+        # after 95 %, even if there is no new one.
         self._cached = _CachedToken(token.text, now_s + life_s * 0.8, now_s + life_s * 0.95)
         return token.text
 
@@ -499,8 +499,8 @@ def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool)
 
 
 def _parse_callback_result(result: Any) -> tuple[Token | None, str]:
-    """Return the token that a callable has returned (None if the result is not a token), and the
-    name of the result's type."""
+    """Return the token in the result of a user's callable (None if there is none), and the name of
+    the result's type. The result is a token, or (token, its expiry in seconds since 1970)."""
     result_type = type(result).__name__
     token, until_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token

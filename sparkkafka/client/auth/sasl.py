@@ -57,6 +57,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 
+# Yields the messages to send; gets the server's response to each.
 Conversation = Generator[SecretBytes, bytes, None]
 
 SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -70,7 +71,8 @@ client for minutes."""
 
 
 def plain_conversation(username: str, password: Secret) -> Conversation:
-    """Begin PLAIN (RFC 4616): user and password in the clear, so use it only with TLS."""
+    """Yield the one message of PLAIN (RFC 4616): user and password in the clear, so use it only
+    with TLS."""
     for what, text in (("user name", Secret(username)), ("password", password)):
         if not text:
             raise AuthenticationError(f"SASL PLAIN needs a {what}")
@@ -88,9 +90,9 @@ def scram_conversation(
     token_auth: bool = False,
     nonce: str | None = None,
 ) -> Conversation:
-    """Begin SCRAM-SHA-256 or -512 (RFC 5802, RFC 7677), as Kafka has it: without SASLprep, and
-    without channel binding. `token_auth`: the user is a delegation token (KIP-48). `nonce` is given
-    in tests."""
+    """Yield the client's two messages of SCRAM-SHA-256 or -512 (RFC 5802, RFC 7677), and get the
+    server's, as Kafka has it: without SASLprep, and without channel binding. `token_auth`: the user
+    is a delegation token (KIP-48). `nonce` is given in tests."""
     _check_utf8(mechanism, "user name", Secret(username))
     _check_utf8(mechanism, "password", password)
     nonce = nonce or secrets.token_urlsafe(24)
@@ -100,7 +102,7 @@ def scram_conversation(
 
     server_first = yield SecretBytes(f"n,,{client_first}".encode())
     attributes = _parse_attributes(mechanism, server_first)
-    for name in "rsi":
+    for name in "rsi":  # nonce, salt, iterations
         if name not in attributes:
             raise AuthenticationError(f"{mechanism}: the server's first message has no {name}=")
     if not attributes["r"].startswith(nonce) or attributes["r"] == nonce:
@@ -154,7 +156,8 @@ def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: i
 def oauthbearer_conversation(
     token: Secret, extensions: Mapping[str, str] | None = None
 ) -> Conversation:
-    """Begin OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
+    """Yield the message of OAUTHBEARER (RFC 7628) with the token and SASL extensions (KIP-342), and
+    after a refusal, which the server sends, one more."""
     if not re.fullmatch("[A-Za-z0-9._~+/-]+=*", token.reveal()):  # b64token of RFC 6750
         raise AuthenticationError("OAUTHBEARER: the token is empty or has characters of no token")
     pairs = []
@@ -240,8 +243,8 @@ _T = TypeVar("_T")
 def kerberos_conversation(
     settings: KerberosSettings, host: str, deadline: Deadline
 ) -> Conversation:
-    """Authenticate with Kerberos (GSSAPI, RFC 4752) to the broker on `host`, which is a part of the
-    broker's Kerberos name.
+    """Yield the messages that authenticate with Kerberos (GSSAPI, RFC 4752) to the broker on
+    `host`, which is a part of the broker's Kerberos name; get the broker's.
 
     The package gssapi uses the system's Kerberos library, which finds the KDC with krb5.conf, and
     gets and caches tickets. That may take more than 30 seconds, so it runs in a thread, for which

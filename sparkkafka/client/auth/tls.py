@@ -77,7 +77,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
         context = _contexts.get(key)
         if context is None:
             context = _contexts[key] = make_tls_context(settings)
-            while len(_contexts) > 16:
+            while len(_contexts) > 16:  # more than a process has clusters
                 _contexts.popitem(last=False)
         _contexts.move_to_end(key)
     return context

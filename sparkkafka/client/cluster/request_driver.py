@@ -264,7 +264,7 @@ def _drive(
     first_ms = handler.backoff_ms or options.retry_backoff_ms
     retry = cluster.retry(deadline, what, Backoff(first_ms, options.retry_backoff_max_ms))
     deadline = retry.deadline
-    grace = deadline.sooner(handler.grace_ms)
+    grace = deadline.sooner(handler.grace_ms)  # until then an unknown topic is retried
     while pending:
         attempt = _Attempt(cluster, handler, deadline)
         attempt.run(pending, lookup)

@@ -186,6 +186,7 @@ class TopicLookup:
         missing.error = error
         now_s = time.monotonic()
         missing.due_at_s = now_s + missing.backoff.next_ms() / 1000
+        # Brokers need a moment for a new topic: only a longer wait is worth a warning.
         if not missing.is_warned and now_s - missing.since_s > 4.0:
             missing.is_warned = True
             log.warning("metadata of topic %s: still trying: %s", name, error)

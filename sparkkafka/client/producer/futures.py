@@ -220,7 +220,8 @@ class OutcomeNotifier:
 
 
 def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
-    """Run it; an exception is logged, and others still run."""
+    """Call a user's callback with the delivery. An exception is logged, so that the callbacks of
+    others still run."""
     try:
         callback(handle)
     except Exception:
@@ -366,7 +367,7 @@ class RecordFutures:
     def _failure_of(self, index: int) -> Failure | None:
         """Return the failure that a record is part of; None if it is pending or written."""
         offsets = self._offsets
-        code = PENDING if offsets is None else int(offsets[index])
+        code = PENDING if offsets is None else int(offsets[index])  # an offset, or see _FAILED
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
     def error_of(self, index: int) -> KafkaError | None:

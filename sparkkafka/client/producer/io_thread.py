@@ -239,7 +239,7 @@ class ProducerThread:
         try:
             while not self._is_finished():
                 self._run_once()
-            if self._options.acks == 0:
+            if self._options.acks == 0:  # wait until brokers have handled the last requests
                 self.sender.barrier()
         except BaseException as failure:
             log.exception("the producer's thread failed: a bug in sparkkafka")
@@ -495,6 +495,7 @@ def _end_all() -> None:
     running = [thread for thread in _running_threads if thread.is_alive]
     for thread in running:
         thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
+    # A little later than the threads' own deadlines.
     deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + 200)
     for thread in running:
         if not thread.join(deadline.remaining_s()) and thread.has_undelivered:

@@ -132,7 +132,7 @@ class TransactionManager(SenderTransaction):
         super().__init__(settings.client, transactional_id, attempt_ms, close_signal=close_signal)
         self.state = State.UNINITIALIZED
         self._reason: KafkaError | None = None  # the cause of ABORTABLE_ERROR or FATAL_ERROR
-        self._timeout_ms = options.transaction_timeout_ms or 60_000
+        self._timeout_ms = options.transaction_timeout_ms or 60_000  # Java's default
         # The versions of the second protocol (KIP-890), if the coordinator has it.
         self._end_version: int | None = None
         self._offsets_version: int | None = None
@@ -282,6 +282,7 @@ class TransactionManager(SenderTransaction):
             node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
         connection = self._cluster.connection(node_id, deadline)
         feature_level = connection.features.get("transaction.version", 0)
+        # `versions` has the lowest and the highest version of each request.
         has_version_2 = feature_level >= TRANSACTION_VERSION_2 and all(
             connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
             for kind, version in (

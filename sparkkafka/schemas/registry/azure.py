@@ -34,7 +34,7 @@ class AzureClient(ForeignClient):
         what = f"the schema with id {guid.hex()}"
         path = f"/$schemaGroups/$schemas/{guid.hex()}{_QUERY}"
         schema = self._cached(
-            ("guid", guid.hex()), what, lambda limit: self._schema(guid, what, path, limit)
+            ("guid", guid.hex()), what, lambda deadline: self._schema(guid, what, path, deadline)
         )
         return self._with_format(what, schema, format)
 
@@ -49,10 +49,10 @@ class AzureClient(ForeignClient):
         """Return this version of the schema. Raises RegistryError with code 40401 without one."""
         what = f"schema {subject!r} version {version}"
         path = f"{self._path(subject)}/versions/{version}{_QUERY}"
-        limit = self._deadline()
+        deadline = self._deadline()
         try:
             response = self._rest.request(
-                what, "GET", path, limit, headers=_HEADERS, returns="Schema-Id"
+                what, "GET", path, deadline, headers=_HEADERS, returns="Schema-Id"
             )
         except RegistryError as error:
             raise self._no_subject(subject, error) from None
@@ -119,11 +119,11 @@ class AzureClient(ForeignClient):
         group = quote(self._rest.settings.group, safe="")
         return f"/$schemaGroups/{group}/schemas/{quote(subject, safe='')}"
 
-    def _schema(self, guid: bytes, what: str, path: str, limit: Deadline) -> Schema:
+    def _schema(self, guid: bytes, what: str, path: str, deadline: Deadline) -> Schema:
         """Return the schema with this id. The headers of the response say which schema it is, and
         in which format."""
         text, headers = self._rest.request(
-            what, "GET", path, limit, headers={**_HEADERS, "Accept": "*/*"}, returns=""
+            what, "GET", path, deadline, headers={**_HEADERS, "Accept": "*/*"}, returns=""
         )
         if self._guid(headers.get("Schema-Id", ""), what) != guid:
             raise RegistryError(f"{self.address} answers the request for {what} with another one")
@@ -136,7 +136,8 @@ class AzureClient(ForeignClient):
         return Schema(AVRO if match is None else match[1].lower(), text)
 
     def _send(self, subject: str, schema: Schema, method: str, action: str) -> RegisteredSchema:
-        """Send the schema, and return it with the id in the response."""
+        """Send the schema to the URL of the subject with `action` at its end, and return it with
+        the id in the response."""
         if schema.format != AVRO:
             raise SchemaError(f"Azure's Schema Registry is used for avro here, not {schema.format}")
         what = f"schema {subject!r}"

@@ -459,6 +459,7 @@ class RegistryClient:
         # Topics are compared, without -value and -key, which most subjects share.
         topic = _topic(subject)
         suffix = subject[len(topic) :]
+        # Not more than so many: the comparison takes long.
         compared = sorted(names[:20_000], key=lambda name: name.endswith(suffix))
         topics = {_topic(name): name for name in compared}
         near = [topics[name] for name in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]

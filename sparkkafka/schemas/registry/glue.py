@@ -237,10 +237,10 @@ class GlueClient(ForeignClient):
     def _call_once(self, what: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Send one request by boto3 and return the response. Raises RegistryError,
         KafkaConnectionError, AuthenticationError."""
-        seconds = self._options.request_timeout_ms / 1000
+        timeout_s = self._options.request_timeout_ms / 1000
         needs = f"{self._options.name_of('url')}={self.address} needs boto3 on each machine"
         with errors.needs_extra(needs, "glue", error=errors.OptionError):
-            client = boto3_client(self._url.region, seconds)
+            client = boto3_client(self._url.region, timeout_s)
         exceptions = importlib.import_module("botocore.exceptions")
         try:
             response: dict[str, Any] = getattr(client, method)(**arguments)

@@ -200,9 +200,9 @@ class RestService:
             content = SecretBytes(text.encode())
         headers.update(request.headers)
         encoded = HttpRequest(request.method, Secret(url.path + request.path), headers, content)
-        limit = deadline.sooner(self._options.request_timeout_ms)
-        limit_ms = limit.remaining_s() * 1000
-        return exchange(server, encoded, limit, connect_ms=limit_ms, response_ms=limit_ms)
+        deadline = deadline.sooner(self._options.request_timeout_ms)
+        limit_ms = deadline.remaining_s() * 1000
+        return exchange(server, encoded, deadline, connect_ms=limit_ms, response_ms=limit_ms)
 
     def _authorization(self, deadline: Deadline) -> Secret | None:
         """Return the value of the header Authorization; None without credentials. Raises

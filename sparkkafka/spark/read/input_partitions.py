@@ -458,7 +458,7 @@ def group_small_ranges(
     for planned in sorted(
         ranges, key=lambda planned: (planned.leader or ("", 0), planned.topic, planned.partition)
     ):
-        mean_bytes = offset_bytes.get(planned.tp, 1_024)
+        mean_bytes = offset_bytes.get(planned.tp, 1_024)  # a guess if it is not known
         # The share of a task that this range takes. A range itself costs about as much as 150 rows.
         share = max((planned.count + 150) / GROUP_ROWS, planned.count * mean_bytes / GROUP_BYTES)
         if share > free_share or len(groups[-1]) == max_ranges:

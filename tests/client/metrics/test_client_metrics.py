@@ -25,20 +25,20 @@ FETCH = "consumer-fetch-manager-metrics"
 def test_rates_are_over_the_windows_of_java() -> None:
     """The figures of Java's Rate and SampledStat with two samples of 30 s."""
     series = Sampled()
-    start_s = series._current.start_s
-    series.record(60, start_s + 1)
+    started_at_s = series._current.started_at_s
+    series.record(60, started_at_s + 1)
     # Less than a window has passed: it counts as if there had been one before.
-    assert series.window(start_s + 10).rate == pytest.approx(60 / (10 + WINDOW_S))
-    series.record(30, start_s + 35)
-    assert series.window(start_s + 45).rate == pytest.approx(90 / 45)
-    assert series.window(start_s + 45).count_rate == pytest.approx(2 / 45)
-    assert series.window(start_s + 45).mean == 45
-    assert series.window(start_s + 45).largest == 60
+    assert series.window(started_at_s + 10).rate == pytest.approx(60 / (10 + WINDOW_S))
+    series.record(30, started_at_s + 35)
+    assert series.window(started_at_s + 45).rate == pytest.approx(90 / 45)
+    assert series.window(started_at_s + 45).count_rate == pytest.approx(2 / 45)
+    assert series.window(started_at_s + 45).mean == 45
+    assert series.window(started_at_s + 45).largest == 60
     # The first sample is a minute old: only the second counts.
-    at_s = start_s + 2 * WINDOW_S
+    at_s = started_at_s + 2 * WINDOW_S
     assert series.window(at_s).rate == pytest.approx(30 / (25 + WINDOW_S))
     assert series.window(at_s).largest == 30
-    late = series.window(start_s + 500)
+    late = series.window(started_at_s + 500)
     assert late.rate == 0
     assert math.isnan(late.mean)
     assert math.isnan(late.largest)
