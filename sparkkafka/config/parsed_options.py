@@ -209,8 +209,8 @@ class ParsedOptions:
         self.prefix = KAFKA_PREFIX if settings is None else ""
         self.is_empty = not options
         self.values: dict[str, Any] = {}
-        self.raw: dict[str, str] = {}
-        self.names: dict[str, str] = {}
+        self.raw: dict[str, str] = {}  # the texts of the user
+        self.names: dict[str, str] = {}  # by "group.field": the user's name of the option
         self._kafka_rows = _KAFKA if settings is None else settings
         self._groups: dict[str, dict[str, Any]] = {}
         for name in options:

@@ -557,7 +557,7 @@ class ToLeader:
         self._cluster = cluster
         self._partition_of = partition_of
         self._awaits_partitions = awaits_partitions
-        self._unknown_since_s: dict[str, float] = {}
+        self._unknown_since_s: dict[str, float] = {}  # by topic: since when brokers do not know it
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         """Return, for each item, the node id of its partition's leader, or the error why there is

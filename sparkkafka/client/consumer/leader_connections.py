@@ -107,7 +107,7 @@ class LeaderConnection:
         self.topic_names: Mapping[uuid.UUID, str] = {}
         """The topics of the Fetch in flight by their ids, which stand for names in its response."""
         self.sent_at_s = 0.0
-        self.not_before_s = 0.0
+        self.not_before_s = 0.0  # no request is sent before this time
         self.backoff = backoff
         # After responses without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
         self._idle_backoff = Backoff(10, 200)
@@ -209,7 +209,7 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
         self._cluster = cluster
         self.options = options
         self._metrics = metrics
-        self._leaders: dict[int, LeaderT] = {}
+        self._leaders: dict[int, LeaderT] = {}  # by node id
         self._waker = Waker()
 
     def close(self) -> None:

@@ -44,7 +44,8 @@ class ReconnectBackoff:
     def __init__(self, options: ClientOptions) -> None:
         self._initial_ms = options.reconnect_backoff_ms
         self._max_ms = options.reconnect_backoff_max_ms
-        self._waits: dict[int, _Wait] = {}
+        self._waits: dict[int, _Wait] = {}  # by node id
+        # A broker has refused the credentials, for this reason: no connection until then.
         self._refused_until_s = 0.0
         self._refusal = ""
 
@@ -101,7 +102,7 @@ class ConnectionPool:
         self._by_node: dict[int | None, Connection] = {}  # None: that of `to_any`
         self._servers = BootstrapServers(options)
         self._try_first = [try_first] if try_first else []
-        self._bootstrap_failures: dict[tuple[str, int], str] = {}
+        self._bootstrap_failures: dict[tuple[str, int], str] = {}  # the last one, by host and port
         self._reconnect_backoff = ReconnectBackoff(options)
         self._expiry_at_s = 0.0  # monotonic; no connection expires before it
         self._made_at_s = time.monotonic()

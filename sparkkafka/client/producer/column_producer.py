@@ -74,7 +74,7 @@ class ColumnProducer:
         self._accumulator = RecordAccumulator(
             options, lambda tp, batches, *_: self._sender.append(tp, batches)
         )
-        self._step_at_s = 0.0
+        self._step_at_s = 0.0  # before it the sender makes no step unless memory is missing
         self._failure: KafkaError | None = None
         self.held_bytes = 0
         """The bytes of columns that the caller holds. They count as buffered, up to

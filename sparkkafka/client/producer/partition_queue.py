@@ -121,7 +121,7 @@ class PartitionQueue:
     def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
         self.tp = tp
         self.backoff = backoff
-        self.not_before_s = 0.0
+        self.not_before_s = 0.0  # nothing is sent before this time
         self.last_error: KafkaError | None = None
         self.acknowledged_records = 0
         self.producer_id = NO_PRODUCER_ID

@@ -89,13 +89,15 @@ class Partitioner:
         self._newest_count = newest_count
         self._rule = KEY_RULES.get(partitioner)
         self._is_round_robin = partitioner == ROUND_ROBIN
-        self._counts: dict[str, int] = {}
         self._sticky_bytes = max(1, sticky_bytes)
         self._pick = pick
+        # By topic: its partitions; the bytes of rows without a rule so far, and with round_robin
+        # their number; the partition of the first of them.
+        self._counts: dict[str, int] = {}
         self._sticky_used_bytes: dict[str, int] = {}
-        self._first_partitions: dict[str, int] = {}
         self._round_robin_counts: dict[str, int] = {}
-        self._seen_rows = 0
+        self._first_partitions: dict[str, int] = {}
+        self._seen_rows = 0  # those of earlier batches, for row numbers in errors
 
     @classmethod
     def of(

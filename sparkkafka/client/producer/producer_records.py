@@ -295,7 +295,7 @@ class AppendedRecords(TopicRecords):
         super().__init__(topic, notifier)
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
-        self.sent_at_s: list[float] = []
+        self.sent_at_s: list[float] = []  # seconds since 1970
         # By the record's index; most records have none of these.
         self.headers: dict[int, Headers] = {}
         self.partitions: dict[int, int] = {}

@@ -161,7 +161,7 @@ class Sender:
         self._outcome_count = 0  # batches that were acknowledged or failed
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their responses
         self._buffers: defaultdict[int, FrameBuffer] = defaultdict(FrameBuffer)
-        self._muted_until_s: dict[int, float] = {}
+        self._muted_until_s: dict[int, float] = {}  # by broker: throttled, so it gets no request
         self._producer_id: tuple[int, int] | None = None
         self._producer_id_backoff = cluster.backoff()
         self._producer_id_error: KafkaError | None = None

@@ -79,6 +79,7 @@ class Chunk:
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
+        # By row: how many items without bytes, and bytes of decoded values, it may still have.
         self._free_items = sizes + _FREE_ITEMS
         self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
 

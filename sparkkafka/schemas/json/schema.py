@@ -124,6 +124,7 @@ class Document:
         self.base = _join_uri(uri, own_id) if isinstance(own_id, str) else uri
         draft = re.search(r"/draft/20\d\d-", str(root.get("$schema")))
         self.applies_keywords_beside_ref = draft is not None
+        # By Python id of a subschema, and keywords: the subschema without these keywords.
         self._parts: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
 
     @property

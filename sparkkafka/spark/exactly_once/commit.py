@@ -485,8 +485,12 @@ def abort_job(
 def _fence(
     cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, Transaction | KafkaError]:
-    """Take transactional ids over, as `fence` does. The timeout is long enough, since the new
-    transactions stay empty or are ended immediately; no option lowers it."""
+    """Take transactional ids over: their open transactions are aborted, and the tasks that wrote in
+    them fenced. Return by id the new, empty transaction, or the error.
+
+    The transaction timeout of a minute is long enough, since the new transactions stay empty or are
+    ended immediately; no option lowers it.
+    """
     return fence(cluster, transactional_ids, 60_000, cluster.deadline(), TRANSACTION_HINTS)
 
 

@@ -296,6 +296,7 @@ def _bad_record_column(
         name, cause = causes[0]
         errors.append(reason_of(causes).encode())
         schema_id = cause.writer.schema_id
+        # Not an id of Apicurio that has more than 32 bits: the column is an int.
         ids.append(None if schema_id is None or schema_id >> 32 else schema_id)
         payloads.append(payloads_by_column[name].slice(row, 1))
     # An id of 2**31 or more, which a damaged payload may have, becomes negative.

@@ -240,9 +240,9 @@ def test_every_changed_byte_is_seen(
             changed[position] = byte
             some = [*batches]
             some[4] = batches[4]._replace(data=memoryview(bytes(changed)))
-            monkeypatch.setattr(uniform_batches, "find_records", way)
+            monkeypatch.setattr(uniform_batches, "find_uniform", way)
             fast = outcome(some)
-            monkeypatch.setattr(uniform_batches, "find_records", lambda *args, **kwargs: None)
+            monkeypatch.setattr(uniform_batches, "find_uniform", lambda *args, **kwargs: None)
             assert fast == outcome(some), (position, byte)
             damaged += isinstance(fast, tuple)
     assert damaged > len(positions)
