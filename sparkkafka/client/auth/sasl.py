@@ -507,9 +507,10 @@ def authenticate(
             )
         if response.error_code:
             raise BrokerError(response.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
+        conversation = settings.begin_conversation(deadline)  # may fetch a token, which takes time
         # The broker's session begins before its response is here.
         began_at_s = time.monotonic()
-        lifetime_ms = _exchange_messages(connection, settings, deadline)
+        lifetime_ms = _exchange_messages(connection, settings, conversation, deadline)
     except AuthenticationError:
         settings.forget_token()
         raise
@@ -542,10 +543,11 @@ def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
     return printable(broker_message[:300]) or "the broker does not say why"
 
 
-def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
+def _exchange_messages(
+    connection: Caller, settings: SaslSettings, conversation: Conversation, deadline: Deadline
+) -> int:
     """Send the messages of the mechanism until the broker has accepted the user. Return the
     lifetime of the session in ms, 0 if it has no end."""
-    conversation = settings.begin_conversation(deadline)
     message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):
         # Revealed only here: the request's repr hides it.

@@ -107,6 +107,22 @@ def test_a_session_that_ends_is_renewed_before_it_does() -> None:
     )
 
 
+def test_a_session_does_not_begin_before_its_token_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a token service as slow as a session would let each request authenticate again."""
+    now_s = time.monotonic()
+
+    def fetch(_: Deadline) -> Secret:
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 500)
+        return Secret("hush")
+
+    settings = SaslSettings("OAUTHBEARER", token=fetch)
+    session = authenticate(Script(OFFERED, said(lifetime_ms=100_000)), settings, Deadline(1e6), "")
+    assert session is not None
+    assert session.reauthenticate_at_s == now_s + 585
+
+
 def test_a_session_is_not_renewed_before_brokers_allow_it() -> None:
     now_s = time.monotonic()
     session = run(Script(OFFERED, said(lifetime_ms=100)))
