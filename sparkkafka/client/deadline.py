@@ -136,12 +136,13 @@ class Pollable(Protocol):
     """A connection on which a response is awaited."""
 
     @property
-    def is_open(self) -> bool: ...
-
-    @property
     def has_input(self) -> bool:
         """Whether bytes have arrived that the socket's descriptor does not report (TLS,
         re-authentication)."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of a request has not been sent yet."""
 
     def fileno(self) -> int: ...
 
@@ -150,16 +151,23 @@ PollableT = TypeVar("PollableT", bound=Pollable)
 
 
 class Waker:
-    """Ends the wait of a thread that polls sockets: it polls this one too (`fileno`)."""
+    """Ends the wait of a thread in `poll_connections`. Raises KafkaError if the process cannot open
+    more files."""
 
     def __init__(self) -> None:
-        self._receiver, self._sender = socket.socketpair()
-        self._receiver.setblocking(False)
+        try:
+            self.receiver, self._sender = socket.socketpair()
+        except OSError as error:
+            raise errors.KafkaError(
+                f"a client needs two file descriptors to wake its thread: {error.strerror}. Raise "
+                "the limit of open files (ulimit -n), or close what the process does not need"
+            ) from error
+        self.receiver.setblocking(False)
         self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor to poll, which is readable after `wake`; -1 when closed."""
-        return self._receiver.fileno()
+        """Return the descriptor, which is readable after `wake`; -1 when closed."""
+        return self.receiver.fileno()
 
     def wake(self) -> None:
         """End the wait. Thread-safe."""
@@ -169,33 +177,42 @@ class Waker:
         except OSError:  # full: already awake; closed: nothing waits
             return
 
-    def wait(self, wait_s: float, connections: Iterable[PollableT]) -> list[PollableT]:
-        """Wait until `wake`, or until a connection has input; return the connections that have."""
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        awaited = {
-            connection.fileno(): connection for connection in connections if connection.is_open
-        }
-        for descriptor in awaited:
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, connection in awaited.items() if connection.has_input}
-        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
-        ready.update(descriptor for descriptor, _ in poll.poll(wait_ms))
-        if self.fileno() in ready:
-            self.drain()
-        return [connection for descriptor, connection in awaited.items() if descriptor in ready]
-
     def drain(self) -> None:
         """Forget earlier calls of `wake`: the next wait ends only after a later call."""
         try:
-            while len(self._receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
+            while len(self.receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
                 pass
         except OSError:  # nothing is left
             return
 
     def close(self) -> None:
-        self._receiver.close()
+        self.receiver.close()
         self._sender.close()
+
+
+def poll_connections(
+    connections: Iterable[PollableT], wait_s: float, waker: Waker | None = None
+) -> list[PollableT]:
+    """Wait until one of these open connections has input or can send the rest of a request, or
+    until `Waker.wake`; return the connections that are ready."""
+    poll = select.poll()
+    awaited: dict[int, PollableT] = {}
+    ready = []
+    for connection in connections:
+        if connection.has_input:
+            ready.append(connection)
+            continue
+        descriptor = connection.fileno()
+        awaited[descriptor] = connection
+        poll.register(descriptor, select.POLLIN | connection.has_unsent * select.POLLOUT)
+    if waker is not None:
+        poll.register(waker.receiver, select.POLLIN)
+    for descriptor, _ in poll.poll(0 if ready else max(0.0, wait_s) * 1000):
+        if descriptor in awaited:
+            ready.append(awaited[descriptor])
+        elif waker is not None:
+            waker.drain()
+    return ready
 
 
 class Backoff:

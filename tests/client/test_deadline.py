@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
 import pytest
 
+from sparkkafka.client import Producer
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaConnectionError, KafkaTimeoutError
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 
 
 def test_a_deadline_counts_down_and_never_below_zero():
@@ -72,3 +82,12 @@ def test_an_attempt_that_the_deadline_cut_does_not_hide_what_was_said_before():
     with pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS") as raised:
         retry.after(cut)
     assert raised.value.__cause__ is said
+
+
+def test_a_client_without_file_descriptors_names_their_limit(monkeypatch):
+    def fail():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", fail)
+    with pytest.raises(KafkaError, match=r"Too many open files\. .*ulimit -n"):
+        Producer({"bootstrap.servers": "127.0.0.1:1"})

@@ -17,7 +17,7 @@ from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetched_records import ResponseBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState
-from sparkkafka.client.deadline import Backoff, Deadline, Waker
+from sparkkafka.client.deadline import Backoff, Deadline, Waker, poll_connections
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -233,7 +233,7 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
         ]
         for _, connection in waiting:
             connection.prepare_to_poll()
-        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
+        ready = poll_connections([row[1] for row in waiting], wait_s, self._waker)
         for leader, connection in waiting:
             wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
             limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_group_coordinator
-from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
+from sparkkafka.client.deadline import CloseSignal, Deadline, Waker, poll_connections
 from sparkkafka.client.group.committed_offsets import (
     MEMBER_HINTS,
     Commit,
@@ -341,8 +341,10 @@ class MemberThread(ABC):
                 except KafkaError as error:
                     wait_s = self.on_error(error)
                 awaited = self.awaited_connection
-                connections = [] if awaited is None else [awaited]
-                has_response = bool(self._waker.wait(min(wait_s, MAX_SLEEP_S), connections))
+                connections = [awaited] if awaited is not None and awaited.is_open else []
+                has_response = bool(
+                    poll_connections(connections, min(wait_s, MAX_SLEEP_S), self._waker)
+                )
         except Exception as error:  # a bug; the user must not wait for a thread that has ended
             log.exception("group %s: the member's thread failed", self.group_id)
             self._bug = error

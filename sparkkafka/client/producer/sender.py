@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
-from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.deadline import Deadline, Waker, poll_connections
 from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -392,9 +391,6 @@ class Sender:
         until_s = now_s + max_wait_s
         if self._busy:
             until_s = min(until_s, self._expiry_at_s)
-        for sent in self._sent.values():
-            if sent:
-                until_s = min(until_s, now_s + sent[0].deadline.remaining_s())
         for queue in self._busy.values():
             if now_s < queue.not_before_s < until_s:
                 until_s = queue.not_before_s
@@ -635,54 +631,35 @@ class Sender:
         """Wait at most `wait_s` for brokers with a response, or that are ready for the rest of a
         half-sent request; return them. Those whose connection or deadline has ended are returned
         without a wait."""
-        nodes: dict[int, int] = {}  # by descriptor
-        poll = select.poll()
-        waker = self._waker
         ended: list[int] = []
-        has_input: list[int] = []  # read from the socket already
+        nodes: dict[Connection, int] = {}
         for node_id, sent in self._sent.items():
-            if not sent:
-                continue
-            connection = sent[0].connection
-            if not connection.is_open or sent[0].deadline.expired:
-                ended.append(node_id)
-            elif connection.has_input:
-                has_input.append(node_id)
-            else:
-                descriptor = connection.fileno()
-                nodes[descriptor] = node_id
-                poll.register(descriptor, select.POLLIN | connection.has_unsent * select.POLLOUT)
-        if ended or not (nodes or (waker is not None and wait_s > 0)):
-            if not ended and not has_input and wait_s > 0:
-                time.sleep(wait_s)
-            return ended + has_input
-        if waker is not None:
-            poll.register(waker, select.POLLIN)
-        for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000):
-            if descriptor in nodes:
-                has_input.append(nodes[descriptor])
-            elif waker is not None:
-                waker.drain()
-        return has_input
+            if sent:
+                connection, _, deadline, _ = sent[0]
+                remaining_s = deadline.remaining_s()
+                if not remaining_s or not connection.is_open:
+                    ended.append(node_id)
+                    wait_s = 0.0
+                else:
+                    nodes[connection] = node_id
+                    wait_s = min(wait_s, remaining_s)
+        ready = poll_connections(nodes, wait_s, self._waker)
+        return ended + [nodes[connection] for connection in ready]
 
     def _take_response(self, node_id: int) -> None:
         """Read the next response of a broker, if all of it is here, and act on it."""
         connection, _, deadline, _ = self._sent[node_id][0]
         try:
-            if not connection.is_open:
-                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            if deadline.expired:
+            if connection.has_unsent:
+                connection.send_rest(deadline)
+            # The rest of this response does not delay other brokers' responses.
+            received = connection.receive_ready(self._buffers[node_id])
+            if received is None:
+                if not deadline.expired:
+                    return
                 # Fails immediately and closes the connection: a late response would be taken for
                 # the next request's.
                 received = connection.receive(deadline)
-            else:
-                if connection.has_unsent:
-                    connection.send_rest(deadline)
-                # The rest of this response does not delay other brokers' responses.
-                ready = connection.receive_ready(self._buffers[node_id])
-                if ready is None:
-                    return
-                received = ready
         except KafkaError as error:
             self._on_connection_lost(node_id, error)
             return
