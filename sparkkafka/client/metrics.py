@@ -118,75 +118,53 @@ def mean_and_max(name: str, series: Sampled, now_s: float) -> dict[str, float]:
 
 
 class NetworkMetrics:
-    """Network metrics of one client. Thread-safe."""
+    """Network metrics of one client, which the `ConnectionMeter`s of its connections update.
+    `lock` guards all of them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._sent = Sampled()
+        self.sent = Sampled()
         """Sizes of requests."""
-        self._received = Sampled()
+        self.received = Sampled()
         """Sizes of responses."""
-        self._created = Sampled()
-        self._closed = Sampled()
-        self._latencies_ms: defaultdict[str, Sampled] = defaultdict(Sampled)
-        self._last_sent_at_s: dict[str, float] = {}
-        self._in_flight = 0
+        self.created = Sampled()
+        self.closed = Sampled()
+        self.latencies: defaultdict[str, Sampled] = defaultdict(Sampled)
+        """By API, in ms: from writing the request to reading the response."""
+        self.last_sent_at_s: dict[str, float] = {}
+        """By API (monotonic)."""
+        self.in_flight = 0
+        """Requests whose responses have not been read."""
 
     def connected(self) -> ConnectionMeter:
         """Count a new connection; return the meter to which it reports its requests."""
         with self.lock:
-            self._created.record(1, time.monotonic())
+            self.created.record(1, time.monotonic())
         return ConnectionMeter(self)
-
-    def sent(self, api: str, size_bytes: int, *, expects_response: bool, now_s: float) -> None:
-        """Count a request; a Produce with acks=0 expects no response."""
-        with self.lock:
-            self._sent.record(size_bytes, now_s)
-            self._last_sent_at_s[api] = now_s
-            self._in_flight += expects_response
-
-    def received(self, api: str, size_bytes: int, sent_at_s: float) -> None:
-        """Count the response to a request that was sent at `sent_at_s`."""
-        now_s = time.monotonic()
-        with self.lock:
-            self._received.record(size_bytes, now_s)
-            self._in_flight -= 1
-            self._latencies_ms[api].record((now_s - sent_at_s) * 1000, now_s)
-
-    def closed(self, unanswered: int) -> None:
-        """Count a connection that has ended, and with it this many requests without a response."""
-        with self.lock:
-            self._closed.record(1, time.monotonic())
-            self._in_flight -= unanswered
 
     # --- figures; with the lock -----------------------------------------------------------------
 
     def figures(self, now_s: float) -> dict[str, float]:
         """Return those metrics that every Java client has."""
         return {
-            "connection-count": float(self._created.count - self._closed.count),
-            **count_rate_and_total("connection-creation", self._created, now_s),
-            **count_rate_and_total("connection-close", self._closed, now_s),
-            **count_rate_and_total("request", self._sent, now_s),
-            **mean_and_max("request-size", self._sent, now_s),
-            **sum_rate_and_total("outgoing-byte", self._sent, now_s),
-            **count_rate_and_total("response", self._received, now_s),
-            **sum_rate_and_total("incoming-byte", self._received, now_s),
+            "connection-count": float(self.created.count - self.closed.count),
+            **count_rate_and_total("connection-creation", self.created, now_s),
+            **count_rate_and_total("connection-close", self.closed, now_s),
+            **count_rate_and_total("request", self.sent, now_s),
+            **mean_and_max("request-size", self.sent, now_s),
+            **sum_rate_and_total("outgoing-byte", self.sent, now_s),
+            **count_rate_and_total("response", self.received, now_s),
+            **sum_rate_and_total("incoming-byte", self.received, now_s),
         }
-
-    @property
-    def in_flight(self) -> int:
-        """Requests whose responses have not been read."""
-        return self._in_flight
 
     def latencies_ms(self, api: str) -> Sampled:
         """Latencies of this API, from writing the request to reading the response."""
-        return self._latencies_ms.get(api) or Sampled()
+        return self.latencies.get(api) or Sampled()
 
     def seconds_since_sent(self, apis: Iterable[str], now_s: float) -> float:
         """Return the seconds since the last request of one of these APIs, NO_VALUE if there was
         none."""
-        sent_at_s = [self._last_sent_at_s[api] for api in apis if api in self._last_sent_at_s]
+        sent_at_s = [self.last_sent_at_s[api] for api in apis if api in self.last_sent_at_s]
         return now_s - max(sent_at_s) if sent_at_s else NO_VALUE
 
 
@@ -200,21 +178,32 @@ class ConnectionMeter:
         self._unanswered: deque[tuple[str, float]] = deque()  # API and time of sending
 
     def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
-        """Count a request that is about to be written."""
-        now_s = time.monotonic()
+        """Count a request that is about to be written; a Produce with acks=0 expects no
+        response."""
+        metrics, now_s = self._metrics, time.monotonic()
         if expects_response:
             self._unanswered.append((api, now_s))
-        self._metrics.sent(api, size_bytes, expects_response=expects_response, now_s=now_s)
+        with metrics.lock:
+            metrics.sent.record(size_bytes, now_s)
+            metrics.last_sent_at_s[api] = now_s
+            metrics.in_flight += expects_response
 
     def received(self, size_bytes: int) -> None:
         """Count the response to the oldest request."""
-        if self._unanswered:  # else it is an unrequested response, which closes the connection
-            api, sent_at_s = self._unanswered.popleft()
-            self._metrics.received(api, size_bytes, sent_at_s)
+        if not self._unanswered:  # an unrequested response, which closes the connection
+            return
+        api, sent_at_s = self._unanswered.popleft()
+        metrics, now_s = self._metrics, time.monotonic()
+        with metrics.lock:
+            metrics.received.record(size_bytes, now_s)
+            metrics.in_flight -= 1
+            metrics.latencies[api].record((now_s - sent_at_s) * 1000, now_s)
 
     def closed(self) -> None:
-        """Count the end of a connection."""
-        self._metrics.closed(len(self._unanswered))
+        """Count the end of a connection, and with it the requests without a response."""
+        with self._metrics.lock:
+            self._metrics.closed.record(1, time.monotonic())
+            self._metrics.in_flight -= len(self._unanswered)
         self._unanswered.clear()
 
 

@@ -149,7 +149,7 @@ class Cluster:
 
     def broker(self, node_id: int) -> Broker:
         """Return the broker with this id. Raises KafkaConnectionError if it is not known."""
-        broker = self.brokers.get(node_id)
+        broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise errors.KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
         return broker
@@ -464,7 +464,9 @@ class Cluster:
         if topic is None or self._is_outdated(topic):
             return None
         partition = topic.partitions.get(tp.partition)
-        return partition if partition is not None and partition.leader in self.brokers else None
+        if partition is None or partition.leader not in self.metadata.brokers:
+            return None
+        return partition
 
     def leader_epoch(self, tp: TopicPartition) -> int:
         """Return the leader epoch of the partition in the cache, NO_LEADER_EPOCH if `known_leader`
@@ -503,9 +505,10 @@ class Cluster:
 
     def _is_outdated(self, topic: TopicMetadata) -> bool:
         """Return whether cached metadata is stale or older than metadata.max.age.ms."""
-        if self.is_stale(topic.name):
-            return True
-        return (time.monotonic() - topic.refreshed_at_s) * 1000 > self.metadata_age_ms
+        return (
+            topic.name in self.metadata.stale
+            or (time.monotonic() - topic.refreshed_at_s) * 1000 > self.metadata_age_ms
+        )
 
     def _refresh(
         self, names: list[str] | None, deadline: Deadline, *, once: bool = False

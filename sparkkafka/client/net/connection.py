@@ -362,7 +362,7 @@ class Connection:
             return
         sock.close()
         self._meter.closed()
-        self._writer.clear()
+        self._writer.unsent.clear()
         if error is not None:
             self._hooks.failed(str(self), error)
         self._hooks.disconnected(str(self))
@@ -574,7 +574,8 @@ class Connection:
             request, version, expect_response=expect_response
         )
         size = sum(map(len, parts))
-        wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
+        if wire_log.isEnabledFor(logging.DEBUG):
+            wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         self._meter.sent(request.API_NAME, size, expects_response=expect_response)
         self._last_used_at_s = time.monotonic()
         self._has_unread_request = self._has_unread_request or not expect_response
@@ -587,7 +588,7 @@ class Connection:
     @property
     def has_unsent(self) -> bool:
         """Whether a part of a request has not been sent yet."""
-        return self._writer.has_unsent
+        return bool(self._writer.unsent)
 
     def send_rest(self, deadline: Deadline | None = None, patience_s: float = 0.0) -> None:
         """Send the rest of earlier requests, as far as the broker accepts it. Raises the errors of

@@ -206,16 +206,12 @@ TLS_RECORD_BYTES = 16 * 1024
 class RequestWriter:
     """Writes requests to one socket. Both methods raise what the socket raises, also TimeoutError.
 
-    If the other side accepts nothing for `patience_s`, they return and keep the rest of a request.
-    Later requests are written after it.
+    If the other side accepts nothing for `patience_s`, they return and keep the rest of a request
+    in `unsent`. Later requests are written after it.
     """
 
     def __init__(self) -> None:
-        self._unsent: deque[memoryview] = deque()
-
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
+        self.unsent: deque[memoryview] = deque()
 
     def write(
         self,
@@ -230,7 +226,7 @@ class RequestWriter:
         The list is emptied: an error's frames may be shown with their variables.
         """
         views = map(byte_view, parts)
-        self._unsent += join_small(views) if isinstance(sock, ssl.SSLSocket) else views
+        self.unsent += join_small(views) if isinstance(sock, ssl.SSLSocket) else views
         parts.clear()
         self.write_rest(sock, deadline, patience_s)
 
@@ -242,14 +238,18 @@ class RequestWriter:
         If the socket accepts nothing for `patience_s` (None: until the deadline, which raises
         TimeoutError), return and keep what is left.
         """
-        unsent = self._unsent
+        unsent = self.unsent
         is_first = True
+        has_patience = False
         while unsent:
-            remaining_s = max(deadline.remaining_s(), 0.001)
-            has_patience = patience_s is not None and patience_s < remaining_s
             # Usually a socket accepts the request: without a timeout that takes two system calls
             # fewer.
-            wait_s = 0.0 if is_first else patience_s if has_patience else remaining_s
+            wait_s: float | None = 0.0
+            if not is_first:
+                wait_s = max(deadline.remaining_s(), 0.001)
+                has_patience = patience_s is not None and patience_s < wait_s
+                if has_patience:
+                    wait_s = patience_s
             if sock.gettimeout() != wait_s:
                 sock.settimeout(wait_s)
             sent = 0
@@ -270,9 +270,6 @@ class RequestWriter:
                 sent -= len(unsent.popleft())
             if sent:
                 unsent[0] = unsent[0][sent:]
-
-    def clear(self) -> None:
-        self._unsent.clear()
 
 
 def join_small(parts: Iterable[memoryview]) -> Iterator[memoryview]:

@@ -83,7 +83,7 @@ class ProducerThread:
         self._accumulator = RecordAccumulator(self._options, self.sender.append)
         # By topic; they wait for its metadata.
         self._without_partition: dict[str, deque[TopicRecords]] = {}
-        self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._commands = buffer.commands
         self._stop_deadline: Deadline | None = None
         self._ended = False  # takes no more commands
         self.is_alive = True
@@ -237,7 +237,7 @@ class ProducerThread:
         """Run the thread until it may end; an error here is a bug, and fails all records."""
         reason = ""
         try:
-            while not self._is_finished():
+            while self._stop_deadline is None or not self._is_finished():
                 self._run_once()
             if self._options.acks == 0:  # wait until brokers have handled the last requests
                 self.sender.barrier()
@@ -252,11 +252,10 @@ class ProducerThread:
                 self._notifier.wake()
 
     def _is_finished(self) -> bool:
-        """Return whether the thread may end: after `stop`, if all is delivered or its deadline is
+        """Return whether the thread may end after `stop`: if all is delivered or its deadline is
         over."""
-        if self._stop_deadline is None or self._commands:
-            return False
-        return self._stop_deadline.expired or not self._buffer.unfinished
+        is_over = self._stop_deadline is not None and self._stop_deadline.expired
+        return not self._commands and (is_over or not self._buffer.unfinished)
 
     def _run_once(self) -> None:
         """Run one turn of the I/O thread: take the user's records and commands, close batches, send
@@ -289,7 +288,7 @@ class ProducerThread:
         now_s = time.monotonic()
         until_s = min(
             now_s + MAX_SLEEP_S,
-            self._accumulator.close_at_s(self._buffer.begin_sleep(lambda: bool(self._commands))),
+            self._accumulator.close_at_s(self._buffer.begin_sleep()),
         )
         if self._without_partition:
             waiting_since_s = (waiting[0].since_s for waiting in self._without_partition.values())
@@ -338,11 +337,11 @@ class ProducerThread:
     def _assign_partitions(self) -> None:
         """Look up topics that are unknown or whose metadata is stale. Append the records of known
         topics to batches; fail those of missing topics, and those that have waited for too long."""
-        partition_count = self.cluster.partition_count
+        metadata = self.cluster.metadata
         to_look_up = [
             name
             for name in self._without_partition
-            if partition_count(name) is None or self.cluster.is_stale(name)
+            if name not in metadata.topics or name in metadata.stale
         ]
         if to_look_up:
             final_errors = self._lookup.request_metadata(to_look_up, self._lookup_ms(to_look_up))
@@ -351,8 +350,8 @@ class ProducerThread:
                     self._fail(records, error)
         for topic, record_sets in list(self._without_partition.items()):
             # The partitioner may look the topic up again, and find that it is gone.
-            while record_sets and partition_count(topic) is not None:
-                self._append(record_sets.popleft())
+            while record_sets and (count := self.cluster.partition_count(topic)) is not None:
+                self._append(record_sets.popleft(), count)
             if record_sets:
                 self._expire(topic)
             else:
@@ -393,10 +392,10 @@ class ProducerThread:
             del self._without_partition[topic]
             self._lookup.stop_lookup(topic)
 
-    def _append(self, records: TopicRecords) -> None:
-        """Append records to the batches of their partitions."""
+    def _append(self, records: TopicRecords, count: int) -> None:
+        """Append records to the batches of their topic's partitions, of which it has `count`."""
         try:
-            for tp, rows, indexes, size_bytes in self._partitioner.partition(records):
+            for tp, rows, indexes, size_bytes in self._partitioner.partition(records, count):
                 record_slice = RecordSlice(records, indexes)
                 self._accumulator.append(
                     tp, rows, record_slice, size_bytes=size_bytes, since_s=records.since_s

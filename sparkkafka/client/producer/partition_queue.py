@@ -42,7 +42,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.producer.futures import RecordSlice, split_slices
@@ -89,10 +89,10 @@ class ProducerBatch:
     maybe_written: bool = False
     is_unresolved: bool = False
     later_batch_acknowledged: bool = False
+    size_bytes: int = field(init=False)
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.encoded.payload)
+    def __post_init__(self) -> None:
+        self.size_bytes = len(self.encoded.payload)
 
     @property
     def has_unknown_outcome(self) -> bool:
@@ -135,33 +135,25 @@ class PartitionQueue:
         self.proven_bytes = 0
         """The size of the largest batch that a leader took."""
         self.state = QueueState.SENDING
-        self._last_offset = -1  # the last one that was acknowledged
-        self._topic_id: bytes | None = None
+        self.first_offset = self.last_offset = -1
+        """Those of the records that were acknowledged; -1 if the broker returned none."""
+        self.topic_id: bytes | None = None
+        """The topic's id in the metadata (Kafka 2.8+), None before the first one is known."""
         self._failed_in_flight = 0  # batches that failed before their response came
         self._next_sequence = 0
         self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
 
-    @property
-    def topic_id(self) -> bytes | None:
-        """The topic's id in the metadata (Kafka 2.8+), None before the first one is known."""
-        return self._topic_id
-
-    @topic_id.setter
-    def topic_id(self, topic_id: bytes | None) -> None:
+    def set_topic_id(self, topic_id: bytes | None) -> None:
         """Set the id of the topic that the broker knows now. A new id is that of a recreated topic:
         what is known of the old log no longer counts."""
         if topic_id is None:  # from a broker before Kafka 2.8, perhaps of a cluster in an upgrade
             return
-        if self._topic_id is not None and topic_id != self._topic_id:
-            self._last_offset = -1
+        if self.topic_id is not None and topic_id != self.topic_id:
+            self.first_offset = self.last_offset = -1
             self._state_known_until_s = 0.0
             for batch in self.batches:
                 batch.is_unresolved = False
-        self._topic_id = topic_id
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id != NO_PRODUCER_ID
+        self.topic_id = topic_id
 
     @property
     def has_unsent(self) -> bool:
@@ -235,7 +227,7 @@ class PartitionQueue:
                 or self.has_unresolved
             ):
                 return None
-            if self.has_producer_id and time.monotonic() >= self._state_known_until_s:
+            if self.producer_id != NO_PRODUCER_ID and time.monotonic() >= self._state_known_until_s:
                 return None
         elif self.state is QueueState.DRAINING:
             self.state = QueueState.SENDING
@@ -296,12 +288,15 @@ class PartitionQueue:
             if earlier is batch:
                 break
             earlier.later_batch_acknowledged = True
+        record_count = batch.encoded.record_count
         if base_offset >= 0:
-            last_offset = base_offset + batch.encoded.record_count - 1
-            self._last_offset = max(self._last_offset, last_offset)
-        self.acknowledged_records += batch.encoded.record_count
-        self.backoff.reset()
-        self.last_error = None
+            if not 0 <= self.first_offset <= base_offset:
+                self.first_offset = base_offset
+            self.last_offset = max(self.last_offset, base_offset + record_count - 1)
+        self.acknowledged_records += record_count
+        if self.last_error is not None:
+            self.backoff.reset()
+            self.last_error = None
         self.batches.remove(batch)
 
     def on_attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
@@ -369,9 +364,9 @@ class PartitionQueue:
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
         """Return whether the batches `earlier` fit into the log between the last acknowledged
         record and a batch at `base_offset`. Return True if one of these offsets is not known."""
-        if base_offset < 0 or self._last_offset < 0:
+        if base_offset < 0 or self.last_offset < 0:
             return True
-        return base_offset - self._last_offset > records_in(earlier)
+        return base_offset - self.last_offset > records_in(earlier)
 
     def mark_unresolved(self, batch: ProducerBatch) -> bool:
         """Mark a batch that the broker refused as out of order as unresolved, and return True; if

@@ -376,18 +376,17 @@ class RecordPartitioner:
             settings.producer, sticky_bytes=settings.producer.batch_size // 4
         )
 
-    def partition(self, records: TopicRecords) -> Iterator[AppendedRun]:
-        """Choose partitions, and yield the records in runs of one partition. Records for a missing
-        partition, or for which the user's callable fails, fail and are left out. The metadata must
-        have the topic. Raises EncodeError."""
-        if isinstance(records, AppendedRecords) and self._is_small(records):
-            return self._partition_fields(records)
-        return self._partition_columns(records)
+    def partition(self, records: TopicRecords, count: int) -> Iterator[AppendedRun]:
+        """Choose partitions, of which the topic has `count`, and yield the records in runs of one
+        partition. Records for a missing partition, or for which the user's callable fails, fail and
+        are left out. Raises EncodeError."""
+        if isinstance(records, AppendedRecords) and self._is_small(records, count):
+            return self._partition_fields(records, count)
+        return self._partition_columns(records, count)
 
-    def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
+    def _partition_columns(self, records: TopicRecords, count: int) -> Iterator[AppendedRun]:
         """Choose the partitions of all records of a topic together, with operations on columns.
         Yield the records of each partition; those for which none can be chosen fail."""
-        count = self._count(records.topic)
         columns, partitions = records.take_columns()
         indexes: Indexes = range(len(columns.timestamps_ms))
         if self._callable is not None:
@@ -408,7 +407,7 @@ class RecordPartitioner:
         for tp, low, high, size_bytes in partitioned.runs():
             yield tp, RowRange(partitioned.columns, low, high), rows[low:high], size_bytes
 
-    def _is_small(self, records: AppendedRecords) -> bool:
+    def _is_small(self, records: AppendedRecords, count: int) -> bool:
         """Return whether it is faster to handle these records one by one, and possible: they fit
         into one batch, their partitions exist, and there is no callable."""
         if (
@@ -418,11 +417,11 @@ class RecordPartitioner:
         ):
             return False
         partitions = records.partitions.values()
-        return not partitions or max(partitions) < self._count(records.topic)
+        return not partitions or max(partitions) < count
 
-    def _partition_fields(self, records: AppendedRecords) -> Iterator[AppendedRun]:
+    def _partition_fields(self, records: AppendedRecords, count: int) -> Iterator[AppendedRun]:
         """Do what `partition` does one record at a time."""
-        topic, count = records.topic, self._count(records.topic)
+        topic = records.topic
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()
         partitions = self._partitioner.partition_fields(topic, fields, named, count)
@@ -434,13 +433,6 @@ class RecordPartitioner:
             size_bytes = records.size_bytes if is_all else sum(map(max_size_bytes, chosen))
             yield TopicPartition(topic, partition), chosen, range(first, end), size_bytes
             first = end
-
-    def _count(self, topic: str) -> int:
-        """Return the number of partitions of a topic that the metadata has."""
-        count = self._cluster.partition_count(topic)
-        if count is None:
-            raise RuntimeError(f"partitioning for topic {topic} before it is known")
-        return count
 
     def _call_partitioner(
         self,

@@ -28,7 +28,6 @@ from sparkkafka.errors import (
 class Action(enum.Enum):
     """What becomes of a batch."""
 
-    DONE = "it is in the log"
     SPLIT = "send it again in parts"
     AFTER_PREDECESSOR = "send it again after the batch before it"
     NEW_PRODUCER_ID = "send it again under a new producer id"
@@ -42,6 +41,9 @@ class BatchDecision(NamedTuple):
     action: Action
     maybe_written: bool
 
+
+# The batch is in the log. A duplicate is the copy of an attempt whose response was lost.
+WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -70,7 +72,8 @@ def decide(
     attempts_left: bool,
     transactional: bool = False,
 ) -> BatchDecision:
-    """Return what to do with a batch for which the broker's response has this error code.
+    """Return what to do with a batch for which the broker's response has this error code, which is
+    none of WRITTEN.
 
     `is_head`: every earlier batch of the partition is acknowledged, or need not be waited for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
@@ -79,9 +82,6 @@ def decide(
     A head that is out of order comes here only if the Sender's `_recover_out_of_order` gave it up.
     """
     may_be_appended = code in MAYBE_WRITTEN
-    if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-        # A duplicate is the copy of an attempt whose response was lost.
-        return BatchDecision(Action.DONE, maybe_written=False)
     if code in TOO_LARGE and record_count > 1:
         # The broker checks the size before it looks for a duplicate, and would not recognise the
         # parts of a batch that an earlier attempt has written.

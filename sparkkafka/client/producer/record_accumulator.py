@@ -10,15 +10,14 @@ Spark's tasks append rows to the same batches directly.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +89,8 @@ class SendBuffer:
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
         self.is_sleeping = False
         self._refusal: Callable[[], KafkaError] | None = None
+        self.commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        """What callers let the I/O thread do: see `ProducerThread.call`."""
         self.waker = Waker()
 
     # --- called by the user's threads, which hold the lock ----------------------------------------
@@ -217,20 +218,21 @@ class SendBuffer:
             batches = list(dict.fromkeys(self.ready))
             self.ready.clear()
             self.unfinished.update(batches)
-            self.io_bytes += sum(records.size_bytes for records in batches)
+            for records in batches:
+                self.io_bytes += records.size_bytes
             self.used_bytes = 0
         for records in batches:
             records.close()
         return batches
 
-    def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
+    def begin_sleep(self) -> float:
         """Note that the I/O thread sleeps from now on. Return the monotonic time since which the
         oldest open records wait, infinite if there are none. If there is work, so that the thread
         must not sleep, return -infinite."""
         with self.lock:
             if (
                 self.ready
-                or has_commands()
+                or self.commands
                 or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
             ):
                 return -math.inf
@@ -336,9 +338,6 @@ class RecordAccumulator:
         self._max_records_bytes = max(self._max_batch_bytes - RECORD_BATCH_OVERHEAD, 1)
         self._open: dict[TopicPartition, _OpenBatch] = {}
         self._full: list[_OpenBatch] = []
-        # (since_s, number, batch) as a heap; batches that were closed since are skipped.
-        self._lingering: list[tuple[float, int, _OpenBatch]] = []
-        self._numbers = itertools.count()
         self.pending_bytes = 0
 
     def append(
@@ -368,7 +367,6 @@ class RecordAccumulator:
         if batch is None:
             batch = _OpenBatch(tp, time.monotonic() if since_s is None else since_s)
             self._open[tp] = batch
-            heapq.heappush(self._lingering, (batch.since_s, next(self._numbers), batch))
         batch.records.append(records)
         if record_slice is not None:
             batch.slices.append(record_slice)
@@ -382,36 +380,26 @@ class RecordAccumulator:
         for batch in (*self._full, *self._open.values()):
             yield batch.tp, batch.record_count
 
-    def close_at_s(self, unappended_since_s: float = math.inf) -> float:
+    def close_at_s(self, since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
-        Records that are not appended yet have waited since `unappended_since_s`."""
-        lingering = self._lingering  # a heap of (since_s, number, batch)
-        while lingering and self._open.get(lingering[0][2].tp) is not lingering[0][2]:
-            heapq.heappop(lingering)
-        since_s = lingering[0][0] if lingering else math.inf
-        return min(since_s, unappended_since_s) + self._linger_s
+        Records that are not appended yet have waited since `since_s`."""
+        for batch in self._open.values():
+            since_s = min(since_s, batch.since_s)
+        return since_s + self._linger_s
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
-        if not (self._lingering or self._full):
-            return
-        ready_since_s = time.monotonic() - self._linger_s
-        due = []
-        while self._lingering:
-            since_s, _, batch = self._lingering[0]
-            is_open = self._open.get(batch.tp) is batch
-            if is_open and since_s > ready_since_s:
-                break
-            heapq.heappop(self._lingering)  # a batch that is closed holds its rows in memory
-            if is_open:
-                due.append(self._open.pop(batch.tp))
-        self._close(due)
+        if self._open or self._full:
+            ready_since_s = time.monotonic() - self._linger_s
+            due = [batch for batch in self._open.values() if batch.since_s <= ready_since_s]
+            for batch in due:
+                del self._open[batch.tp]
+            self._close(due)
 
     def close_all(self) -> None:
         """Close all batches."""
         due = list(self._open.values())
         self._open.clear()
-        self._lingering.clear()
         self._close(due)
 
     def drop_all(self) -> list[RecordSlice]:
@@ -419,7 +407,6 @@ class RecordAccumulator:
         dropped = [part for batch in (*self._full, *self._open.values()) for part in batch.slices]
         self._open.clear()
         self._full.clear()
-        self._lingering.clear()
         self.pending_bytes = 0
         return dropped
 
@@ -452,8 +439,7 @@ class RecordAccumulator:
         if len(group) == 1 and batch.size_bytes <= self._max_records_bytes:
             fields = batch.fields_if_few()
             if fields is not None:
-                encoded = [encode_records(fields)]
-                self._on_closed(batch.tp, encoded, batch.slices, batch.since_s)
+                self._on_closed(batch.tp, [encode_records(fields)], batch.slices, batch.since_s)
                 return
         parts: list[RowRange] = []
         run_ends = []

@@ -13,7 +13,6 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -34,8 +33,8 @@ from sparkkafka.client.producer.partition_queue import (
     QueueState,
 )
 from sparkkafka.client.producer.produce_errors import (
+    WRITTEN,
     Action,
-    BatchDecision,
     batch_error,
     decide,
     refusal_facts,
@@ -58,6 +57,7 @@ from sparkkafka.errors import (
     counted,
 )
 from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
+from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
@@ -100,27 +100,20 @@ class SentRequest(NamedTuple):
     batches: list[ProducerBatch]
 
 
-@dataclass(slots=True)
-class ProducerMetrics:
-    """Counts since the producer was made. Bytes are those of record batches as sent."""
+class ProducerMetrics(NamedTuple):
+    """Counts since the producer was made: of acknowledged records and batches, and of Produce
+    requests. Bytes are those of record batches as sent.
 
-    records: int = 0
-    batches: int = 0
-    batch_bytes: int = 0
-    requests: int = 0
-    retries: int = 0
-    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Per partition: first and last offset written, as far as brokers returned them."""
+    `offsets` are the first and last offset written to each partition, as far as brokers returned
+    them.
+    """
 
-    def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
-        """Count a batch that was acknowledged; `base_offset` is -1 if the broker returned none."""
-        self.records += batch.encoded.record_count
-        self.batches += 1
-        self.batch_bytes += batch.wire_bytes
-        if base_offset >= 0:
-            end = base_offset + batch.encoded.record_count - 1
-            first, last = self.offsets.get(tp, (base_offset, end))
-            self.offsets[tp] = (min(first, base_offset), max(last, end))
+    records: int
+    batches: int
+    batch_bytes: int
+    requests: int
+    retries: int
+    offsets: dict[TopicPartition, tuple[int, int]]
 
 
 class Sender:
@@ -148,7 +141,7 @@ class Sender:
         self._transaction = transaction
         self._lookup = lookup
         self._send_metrics = metrics
-        self.metrics = ProducerMetrics()
+        self._batches = self._batch_bytes = self._requests = self._retries = 0  # `metrics`
         self._waker = waker
         self.on_failure = on_failure
         self._codec = codec_by_name(options.compression_type)
@@ -186,7 +179,9 @@ class Sender:
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
         since_s = time.monotonic() if created_at_s is None else created_at_s
-        parts = split_slices(slices, [batch.record_count for batch in encoded])
+        parts: Iterable[Sequence[RecordSlice]] = [slices]
+        if len(encoded) != 1:
+            parts = split_slices(slices, [batch.record_count for batch in encoded])
         for encoded_batch, part in zip(encoded, parts, strict=True):
             batch = ProducerBatch(queue, encoded_batch, since_s, part)
             queue.batches.append(batch)
@@ -208,6 +203,22 @@ class Sender:
     def has_unacknowledged(self) -> bool:
         """Whether a batch is queued, or a response is still to come."""
         return bool(self._busy) or self.has_in_flight
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """The counts so far."""
+        return ProducerMetrics(
+            sum(queue.acknowledged_records for queue in self._queues.values()),
+            self._batches,
+            self._batch_bytes,
+            self._requests,
+            self._retries,
+            {
+                tp: (queue.first_offset, queue.last_offset)
+                for tp, queue in self._queues.items()
+                if queue.last_offset >= 0
+            },
+        )
 
     def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
         """Count the records of each partition, by what is known of them."""
@@ -241,7 +252,7 @@ class Sender:
         wait_s = max_wait_s() if callable(max_wait_s) else max_wait_s
         if outcome_count != self._outcome_count:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
-        for node_id in self._poll_brokers(self._wait_s(wait_s) if wait_s > 0 else 0.0):
+        for node_id in self._poll_brokers(wait_s):
             self._take_response(node_id)
         self._step_ended_at_s = time.monotonic()
 
@@ -373,31 +384,18 @@ class Sender:
             if self._options.enable_idempotence:
                 if queue.needs_next_epoch and self._transaction is None:
                     self._next_epoch(queue)
-                if not queue.has_producer_id and (
+                if queue.producer_id == NO_PRODUCER_ID and (
                     queue.in_flight or not self._assign_producer_id(queue)
                 ):
                     continue
             if not queue.in_flight:  # all in flight are for one topic
-                queue.topic_id = self._cluster.topic_id(queue.tp.topic)
+                topic_id = self._cluster.topic_id(queue.tp.topic)
+                if topic_id != queue.topic_id:
+                    queue.set_topic_id(topic_id)
             batch = queue.next_batch(node_id)
             if batch is not None:
                 by_leader.setdefault(node_id, []).append(batch)
         return by_leader
-
-    def _wait_s(self, max_wait_s: float) -> float:
-        """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless a
-        response comes."""
-        now_s = time.monotonic()
-        until_s = now_s + max_wait_s
-        if self._busy:
-            until_s = min(until_s, self._expiry_at_s)
-        for queue in self._busy.values():
-            if now_s < queue.not_before_s < until_s:
-                until_s = queue.not_before_s
-        for muted_until_s in self._muted_until_s.values():
-            if now_s < muted_until_s < until_s:
-                until_s = muted_until_s
-        return max(0.0, until_s - now_s)
 
     # --- producer ids -----------------------------------------------------------------------------
 
@@ -495,7 +493,8 @@ class Sender:
         request = self._produce_request(chosen, acks, version)
         for batch in chosen:
             batch.queue.on_sent(batch, node_id)
-        self.metrics.requests += 1
+            self._retries += batch.attempts > 1
+        self._requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
         in_flight.append(SentRequest(connection, version, deadline, chosen))
         try:
@@ -516,7 +515,6 @@ class Sender:
             else:
                 self._on_connection_lost(node_id, error, queues)
             return False
-        self.metrics.retries += sum(batch.attempts > 1 for batch in chosen)
         if self._send_metrics is not None:
             self._send_metrics.sent(chosen)
         if acks == 0:
@@ -531,10 +529,13 @@ class Sender:
         """Return the connection for batches of these partitions. None: connecting failed, and they
         wait, or the broker is too old for the codec, and they have failed."""
         try:
-            sent = self._sent.get(node_id)
-            if sent and not sent[0].connection.is_open:
-                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            connection = self._cluster.connections.find_usable(self._cluster.broker(node_id))
+            connection: Connection | None
+            if sent := self._sent.get(node_id):
+                connection = sent[0].connection
+                if not connection.is_open:
+                    raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+            else:
+                connection = self._cluster.connections.find_usable(self._cluster.broker(node_id))
             if connection is None:
                 # A leader that does not answer must not delay the others for long.
                 others = any(sent for other, sent in self._sent.items() if other != node_id)
@@ -593,7 +594,7 @@ class Sender:
         transaction = self._transaction
         highest = None if transaction is None else transaction.produce_version
         is_first_protocol = transaction is not None and highest is None
-        if not is_first_protocol and all(queue.topic_id is not None for queue in queues):
+        if not is_first_protocol and None not in [queue.topic_id for queue in queues]:
             highest = ProduceRequest.MAX_VERSION
         return connection.choose_version(ProduceRequest, highest)
 
@@ -628,9 +629,19 @@ class Sender:
     # --- responses --------------------------------------------------------------------------------
 
     def _poll_brokers(self, wait_s: float) -> list[int]:
-        """Wait at most `wait_s` for brokers with a response, or that are ready for the rest of a
-        half-sent request; return them. Those whose connection or deadline has ended are returned
-        without a wait."""
+        """Wait for brokers with a response, or that are ready for the rest of a half-sent request;
+        return them. Those whose connection or deadline has ended are returned without a wait.
+
+        Wait at most `wait_s`, and not longer than until a batch expires or may be sent again.
+        """
+        if wait_s > 0:
+            now_s = time.monotonic()
+            until_s = min(now_s + wait_s, self._expiry_at_s)
+            not_before_s = [queue.not_before_s for queue in self._busy.values()]
+            for due_s in (*not_before_s, *self._muted_until_s.values()):
+                if now_s < due_s < until_s:
+                    until_s = due_s
+            wait_s = until_s - now_s
         ended: list[int] = []
         nodes: dict[Connection, int] = {}
         for node_id, sent in self._sent.items():
@@ -726,47 +737,83 @@ class Sender:
                 continue
             topic, partition = queue.tp
             row = rows.get((queue.topic_id if has_ids else topic, partition))
-            code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
-            is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if is_out_of_order and self._recover_out_of_order(batch):
-                continue
-            decision = decide(
-                code,
-                record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch),
-                maybe_written=batch.maybe_written,
-                attempts_left=batch.attempts <= self._options.retries,
-                transactional=self._transaction is not None,
-            )
-            if decision.action is Action.DONE:
-                queue.proven_node_id = queue.node_id
-                queue.proven_bytes = max(queue.proven_bytes, batch.wire_bytes)
-                try:
-                    base_offset = -1 if row is None else row.base_offset
-                    self._resolve(batch, base_offset, has_ids=has_ids)
-                except ProduceError as error:
-                    failure = failure or error
-                # With acks=0 some batches have responses (`_acks`); their offsets are not reported.
-                if row is None or self._options.acks == 0:
-                    self._acknowledge(batch)
-                else:
-                    self._acknowledge(batch, row.base_offset, row.log_append_time_ms)
-                continue
-            message = "the response leaves the partition out" if row is None else row.error_message
-            where = f"Produce @ {sent.connection} for {queue.tp}"
-            refusal = BrokerError(code, where, message, prefix=self._prefix)
-            records = [] if row is None else row.record_errors
             try:
-                self._handle_refused_batch(
-                    batch,
-                    decision,
-                    refusal,
-                    {record.batch_index: record.batch_index_error_message for record in records},
-                )
+                if row is not None and row.error_code in WRITTEN:
+                    self._on_written(batch, row, has_ids=has_ids)
+                else:
+                    self._on_refused(batch, row, sent.connection)
             except ProduceError as error:
                 failure = failure or error  # the rest of the response counts as well
         if failure is not None:
             raise failure
+
+    def _on_written(self, batch: ProducerBatch, row: Any, *, has_ids: bool) -> None:
+        """Acknowledge a batch that the broker has written, or recognised as a duplicate. `row` is
+        its part of the response."""
+        queue = batch.queue
+        queue.proven_node_id = queue.node_id
+        queue.proven_bytes = max(queue.proven_bytes, batch.wire_bytes)
+        try:
+            if unresolved := queue.unresolved_before(batch):
+                self._resolve(queue, unresolved, row.base_offset, has_ids=has_ids)
+        finally:
+            # With acks=0 some batches have responses (`_acks`); their offsets are not reported.
+            if self._options.acks == 0:
+                self._acknowledge(batch)
+            else:
+                self._acknowledge(batch, row.base_offset, row.log_append_time_ms)
+
+    def _on_refused(self, batch: ProducerBatch, row: Any, connection: Connection) -> None:
+        """Decide about a batch that the broker refused. `row` is its part of the response, None if
+        the response leaves it out."""
+        queue = batch.queue
+        code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._recover_out_of_order(batch):
+            return
+        decision = decide(
+            code,
+            record_count=batch.encoded.record_count,
+            is_head=queue.is_head(batch),
+            maybe_written=batch.maybe_written,
+            attempts_left=batch.attempts <= self._options.retries,
+            transactional=self._transaction is not None,
+        )
+        message = "the response leaves the partition out" if row is None else row.error_message
+        where = f"Produce @ {connection} for {queue.tp}"
+        error = BrokerError(code, where, message, prefix=self._prefix)
+        error = with_codec_reason(error, self._options.compression_type, self._prefix)
+        queue.last_error = error
+        if decision.action is Action.FAIL:
+            # Not in flight any more; the decision says whether it may be written.
+            queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
+            facts = ""
+            if time.monotonic() - self._refusal_lookup_at_s > 1.0:
+                facts = refusal_facts(self._cluster, queue.tp, batch, code)
+                self._refusal_lookup_at_s = time.monotonic()
+            for uncertain in queue.unresolved_before(batch):
+                text = f"{error}: no broker knows whether it is written"
+                self._fail(uncertain, text, error)
+            text = refusal_text(batch, error, self._options, self._prefix, facts)
+            records = [] if row is None else row.record_errors
+            messages = {record.batch_index: record.batch_index_error_message for record in records}
+            self._fail(batch, text, error, messages)
+            return
+        log.info("%s; %s", error, decision.action.value)
+        if decision.action is Action.SPLIT:
+            parts = split_encoded(batch.encoded)
+            self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
+            queue.split(batch, parts)
+            return
+        if decision.action is Action.AFTER_PREDECESSOR:
+            queue.on_out_of_order(batch)
+            return
+        queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
+        if decision.action is Action.NEW_PRODUCER_ID:
+            self._producer_id = None
+            queue.reset_producer_id()
+        else:  # RETRY
+            self._cluster.note_error(queue.tp, code)
+            queue.back_off(error)
 
     def _recover_out_of_order(self, batch: ProducerBatch) -> bool:
         """Decide about a batch that the broker refused as out of order: keep it queued and return
@@ -792,15 +839,18 @@ class Sender:
         )
         return True
 
-    def _resolve(self, batch: ProducerBatch, base_offset: int, *, has_ids: bool) -> None:
+    def _resolve(
+        self,
+        queue: PartitionQueue,
+        unresolved: Sequence[ProducerBatch],
+        base_offset: int,
+        *,
+        has_ids: bool,
+    ) -> None:
         """Acknowledge the unresolved batches before a batch that is in the log (at `base_offset`,
         if it is not -1): they are there too, if it is the log that they were sent to (topic ids:
         Kafka 2.8+). Otherwise they fail. `has_ids`: the request had the id (Kafka 4.1+), else it is
         looked up."""
-        queue = batch.queue
-        unresolved = queue.unresolved_before(batch)
-        if not unresolved:
-            return
         is_sure = queue.fits_before(base_offset, unresolved) and (
             has_ids or self._has_same_topic_id(queue)
         )
@@ -834,7 +884,8 @@ class Sender:
         self._expiring_since_s = None
         queue.on_acknowledged(batch, base_offset)
         self._remove(batch)
-        self.metrics.count(queue.tp, batch, base_offset)
+        self._batches += 1
+        self._batch_bytes += batch.wire_bytes
         self._outcome_count += 1
         acknowledge_records(batch.slices, queue.tp, base_offset, log_append_time_ms)
 
@@ -843,47 +894,6 @@ class Sender:
         self.queued_bytes -= batch.size_bytes
         if not batch.queue.batches:
             self._busy.pop(batch.queue.tp, None)
-
-    def _handle_refused_batch(
-        self,
-        batch: ProducerBatch,
-        decision: BatchDecision,
-        error: BrokerError,
-        record_messages: Mapping[int, str | None],
-    ) -> None:
-        """Retry, split, or fail a batch that a broker refused, as decided."""
-        queue = batch.queue
-        error = with_codec_reason(error, self._options.compression_type, self._prefix)
-        queue.last_error = error
-        if decision.action is Action.FAIL:
-            # Not in flight any more; the decision says whether it may be written.
-            queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
-            facts = ""
-            if time.monotonic() - self._refusal_lookup_at_s > 1.0:
-                facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
-                self._refusal_lookup_at_s = time.monotonic()
-            for uncertain in queue.unresolved_before(batch):
-                text = f"{error}: no broker knows whether it is written"
-                self._fail(uncertain, text, error)
-            text = refusal_text(batch, error, self._options, self._prefix, facts)
-            self._fail(batch, text, error, record_messages)
-            return
-        log.info("%s; %s", error, decision.action.value)
-        if decision.action is Action.SPLIT:
-            parts = split_encoded(batch.encoded)
-            self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
-            queue.split(batch, parts)
-            return
-        if decision.action is Action.AFTER_PREDECESSOR:
-            queue.on_out_of_order(batch)
-            return
-        queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
-        if decision.action is Action.NEW_PRODUCER_ID:
-            self._producer_id = None
-            queue.reset_producer_id()
-        elif decision.action is Action.RETRY:
-            self._cluster.note_error(queue.tp, error.code)
-            queue.back_off(error)
 
     # --- batches that fail ------------------------------------------------------------------------
 

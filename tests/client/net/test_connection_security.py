@@ -375,7 +375,7 @@ def test_no_variable_of_a_frame_has_what_was_to_be_sent(
     with pytest.raises(KafkaConnectionError, match="while sending SaslAuthenticate") as caught:
         connect(cluster.bootstrap_servers, config)
     seen = variables_of(caught.value)
-    assert "write_rest: remaining_s" in seen
+    assert "write_rest: has_patience" in seen
     assert "hush" not in seen
 
 

@@ -99,11 +99,11 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
 
 def test_a_batch_goes_alone_to_a_log_that_may_not_know_the_producer(monkeypatch):
     queue = queue_of(1, 1, 1, 1, 1, 1)
-    queue.topic_id = b"one"
+    queue.set_topic_id(b"one")
     first, second = send_next(queue), send_next(queue)
     queue.on_acknowledged(first)
     queue.on_acknowledged(second)
-    queue.topic_id = b"another"
+    queue.set_topic_id(b"another")
     third = send_next(queue)
     assert send_next(queue) is None, "the topic was recreated"
     queue.on_acknowledged(third)
@@ -132,16 +132,16 @@ def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
 
 def test_what_an_earlier_topic_left_open_is_sent_to_the_new_one():
     queue = queue_of(1, 1)
-    queue.topic_id = b"one"
+    queue.set_topic_id(b"one")
     first, second = send_all(queue)
     for batch in (first, second):
         queue.on_attempt_failed(batch, maybe_written=True)
     assert send_next(queue) is first
     assert queue.mark_unresolved(first)
     assert queue.unresolved_before(second) == [first]
-    queue.topic_id = None  # not known to the broker that was asked
+    queue.set_topic_id(None)  # not known to the broker that was asked
     assert queue.unresolved_before(second) == [first]
-    queue.topic_id = b"another"
+    queue.set_topic_id(b"another")
     assert not queue.unresolved_before(second)
     assert send_next(queue) is first
 

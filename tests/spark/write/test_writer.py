@@ -533,7 +533,12 @@ class FakeProducer:
         self.closes = 0
         self.left_with: type[BaseException] | None = None
         self.metrics = ProducerMetrics(
-            batches=7, batch_bytes=70, retries=1, offsets={TopicPartition("t", 1): (10, 11)}
+            records=2,
+            batches=7,
+            batch_bytes=70,
+            requests=8,
+            retries=1,
+            offsets={TopicPartition("t", 1): (10, 11)},
         )
         FakeProducer.made.append(self)
 
