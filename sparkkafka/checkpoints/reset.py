@@ -133,6 +133,7 @@ def plan_reset(
     that is planned and not finished: "done" if the sink has all its rows, "drop" if it has none, or
     may get them twice. `keep_state` accepts that the query's state is not reset. `stopped` says
     that the query does not run, although its files are new. `prefix` is its transactionalIdPrefix.
+    `now_s` is the present time in seconds since 1970, given in tests.
 
     Obstacles and errors name these arguments as the command does: --unfinished, --keep-state,
     --stopped. Raises OptionError for impossible offsets, CheckpointError for a checkpoint for which

@@ -278,6 +278,7 @@ class _ExecutionListener:
         self._lineage = lineage
 
     def onSuccess(self, function: str, execution: Any, duration_ns: int) -> None:
+        """Emit the run of an execution that has succeeded, as Spark's interface calls it."""
         duration = timedelta(microseconds=duration_ns / 1000)
         _attempt(
             "look at an execution",

@@ -305,6 +305,8 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         response: Any,
         buffer: fetched_records.ResponseBuffer,
     ) -> None:
+        """End the request in flight, and take the partitions of its response, whose bytes are in
+        `buffer`."""
         requested = [(state, state.requested_offset) for state in leader.requested]
         leader.requested = []
         for state, _ in requested:
@@ -483,8 +485,8 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """See `LeaderFetcher`: request the broker's partitions again later, perhaps from another
-        broker."""
+        """After an error of a connection, or without a response, request the broker's partitions
+        again later, perhaps from another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
         if leader.connection is None:  # the leader could not be reached
             states = [

@@ -499,7 +499,8 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
     # --- failures ---------------------------------------------------------------------------
 
     def _on_broker_failure(self, session: ShareSession, error: errors.KafkaError) -> None:
-        """See `LeaderFetcher`: the session is lost, and a later request opens a new one."""
+        """After an error of a connection, or without a response, end the session: a later request
+        opens a new one. Raises errors that a retry cannot fix."""
         self._lose_session(session, error)
         for tp in self._assigned:
             known = self._cluster.known_leader(tp)
@@ -508,7 +509,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         self._close_failed(session, error, is_final=not error.retriable)
 
     def _on_interrupt(self, session: ShareSession) -> None:
-        """See `LeaderFetcher`: the session is lost, too."""
+        """End the session after Ctrl-C: its request may have been sent, or its response lost."""
         error = errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
         self._lose_session(session, error)
 

@@ -498,6 +498,7 @@ def _length_codec(kind: Primitive[int], *, nullable: bool, flexible: bool) -> Va
         return length
 
     def write(writer: Writer, length: int) -> None:
+        """Write the length, -1 for null."""
         if not flexible:
             write_number(writer, length)
         elif length < 0x7F:
@@ -525,6 +526,7 @@ def _text_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Valu
         return None if length < 0 else bytes(reader.span(length))
 
     def write(writer: Writer, value: Any) -> None:
+        """Write the length of the encoded value, and its bytes."""
         if value is None and nullable:
             write_length(writer, -1)
             return
