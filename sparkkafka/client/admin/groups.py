@@ -15,19 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka import errors
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.admin.calls import AdminCalls
-from sparkkafka.client.arguments import (
-    checked_by_partition,
-    checked_choice,
-    checked_flag,
-    checked_int,
-    checked_name,
-    checked_names,
-    checked_partitions,
-    offsets_to_commit,
-)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -601,15 +592,15 @@ class GroupAdmin(AdminCalls):
     ) -> Listing[GroupListing]:
         """List groups of all kinds, sorted by name. Raises OptionError for a state or type that is
         not one of the known ones."""
-        states = [] if states is None else checked_names(states, "states")
-        types = [] if types is None else checked_names(types, "types")
+        states = [] if states is None else arguments.checked_names(states, "states")
+        types = [] if types is None else arguments.checked_names(types, "types")
         handler = _ListGroups(states, types)
         with self._call(timeout_s) as (cluster, deadline):
             # Brokers would list nothing for a name that they do not know.
             for state in states:
-                checked_choice(state, sorted(known_states), "each of states")
+                arguments.checked_choice(state, sorted(known_states), "each of states")
             for kind in types:
-                checked_choice(kind, sorted(known_types), "each of types")
+                arguments.checked_choice(kind, sorted(known_types), "each of types")
             listed = lists_from_all_brokers(cluster, handler, deadline, "listing groups")
         # A group whose coordinator moved meanwhile is listed twice.
         groups = {group.group_id: group for group in listed}
@@ -644,8 +635,8 @@ class GroupAdmin(AdminCalls):
         """Describe groups of either protocol: state, and members with their partitions. Return
         results by group id. The error of a group that does not exist is a BrokerError
         GROUP_ID_NOT_FOUND."""
-        checked_flag(include_authorized_operations, "include_authorized_operations")
-        items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
+        arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
+        items = list(dict.fromkeys(arguments.checked_names(group_ids, "group_ids")))
         kip_848, classic = (
             handler_type(self._cluster, include_authorized_operations)
             for handler_type in (_DescribeConsumerGroups, _DescribeClassicGroups)
@@ -680,7 +671,7 @@ class GroupAdmin(AdminCalls):
     ) -> Results[str, None]:
         """Delete groups that have no members, with all their offsets. Return results by group id.
         Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
-        items = checked_names(group_ids, "group_ids")
+        items = arguments.checked_names(group_ids, "group_ids")
         lookup = ToCoordinator(self._cluster, FOR_GROUP)
         return self._each(items, _DeleteGroups(), lookup, "deleting groups", timeout_s)
 
@@ -698,9 +689,11 @@ class GroupAdmin(AdminCalls):
         A consumer that still runs joins again, static or not: stop it first. Errors of items:
         UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
         """
-        instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
-        checked_name(group_id, "group_id")
-        checked_name(reason, "reason")
+        instance_ids = (
+            None if instance_ids is None else arguments.checked_names(instance_ids, "instance_ids")
+        )
+        arguments.checked_name(group_id, "group_id")
+        arguments.checked_name(reason, "reason")
         with self._call(timeout_s) as (cluster, deadline):
             lookup = coordinator_of(cluster, group_id)
             message = f"member was removed by an admin{': ' + reason if reason else ''}"
@@ -728,8 +721,8 @@ class GroupAdmin(AdminCalls):
         `require_stable` waits for open transactions that are about to change them. Raises
         KafkaError if `partitions` is None and the coordinator does not answer.
         """
-        checked_name(group_id, "group_id")
-        checked_flag(require_stable, "require_stable")
+        arguments.checked_name(group_id, "group_id")
+        arguments.checked_flag(require_stable, "require_stable")
         with self._call(timeout_s) as (cluster, deadline):
             offsets: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
             what = f"looking up the offsets of group {group_id!r}"
@@ -744,7 +737,7 @@ class GroupAdmin(AdminCalls):
                 # Partitions with an error are fetched again by name, with retries.
                 chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
             else:
-                chosen = checked_partitions(partitions)
+                chosen = arguments.checked_partitions(partitions)
             by_name, to_group = (
                 FetchOffsets(group_id, require_stable),
                 coordinator_of(cluster, group_id),
@@ -762,8 +755,8 @@ class GroupAdmin(AdminCalls):
         """Set the offsets from which a group resumes reading. It must have no members; if it does
         not exist, it is created. Errors of items: UNKNOWN_MEMBER_ID if it has members,
         UnknownTopicError, and so on. Raises OptionError for a negative offset."""
-        checked_name(group_id, "group_id")
-        chosen = offsets_to_commit(offsets)
+        arguments.checked_name(group_id, "group_id")
+        chosen = arguments.offsets_to_commit(offsets)
         handler = CommitOffsets(group_id, chosen)
         what = f"setting the offsets of group {group_id!r}"
         return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
@@ -773,8 +766,8 @@ class GroupAdmin(AdminCalls):
     ) -> Results[TopicPartition, None]:
         """Delete committed offsets of a group. Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while
         members subscribe to the topic, UnsupportedVersionError before Kafka 2.4, and so on."""
-        checked_name(group_id, "group_id")
-        chosen = checked_partitions(partitions)
+        arguments.checked_name(group_id, "group_id")
+        chosen = arguments.checked_partitions(partitions)
         handler = _DeleteOffsets(group_id)
         what = f"deleting offsets of group {group_id!r}"
         return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
@@ -803,8 +796,8 @@ class GroupAdmin(AdminCalls):
         """Describe share groups: state, and members with their partitions. Return results by group
         id. The error of a group that does not exist, or is of another kind, is a BrokerError
         GROUP_ID_NOT_FOUND."""
-        checked_flag(include_authorized_operations, "include_authorized_operations")
-        items = checked_names(group_ids, "group_ids")
+        arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
+        items = arguments.checked_names(group_ids, "group_ids")
         handler = _DescribeShareGroups(self._cluster, include_authorized_operations)
         lookup = ToCoordinator(self._cluster, FOR_GROUP)
         return self._each(items, handler, lookup, "describing share groups", timeout_s)
@@ -832,8 +825,8 @@ class GroupAdmin(AdminCalls):
         """List the offsets of a share group: in all partitions that it has read, or in
         `partitions`, with None for a partition that it has not read. Raises KafkaError if the group
         does not exist or cannot be read."""
-        checked_name(group_id, "group_id")
-        items = None if partitions is None else checked_partitions(partitions)
+        arguments.checked_name(group_id, "group_id")
+        items = None if partitions is None else arguments.checked_partitions(partitions)
         with self._call(timeout_s) as (cluster, deadline):
             handler, lookup = _DescribeShareOffsets(items), ToCoordinator(cluster, FOR_GROUP)
             what = f"listing the offsets of share group {group_id!r}"
@@ -857,10 +850,10 @@ class GroupAdmin(AdminCalls):
         """Set the offsets from which a group resumes reading; it must exist and have no members.
         Errors of items: NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative
         offset."""
-        checked_name(group_id, "group_id")
+        arguments.checked_name(group_id, "group_id")
         items = {
-            tp: checked_int(offset, f"offsets: the offset of {tp}", 0)
-            for tp, offset in checked_by_partition(offsets, "offsets", "100").items()
+            tp: arguments.checked_int(offset, f"offsets: the offset of {tp}", 0)
+            for tp, offset in arguments.checked_by_partition(offsets, "offsets", "100").items()
         }
         handler = _AlterShareOffsets(group_id, items)
         what = f"setting the offsets of share group {group_id!r}"
@@ -872,7 +865,7 @@ class GroupAdmin(AdminCalls):
         """Delete the offsets of topics in a share group that has no members: the group then reads
         these topics like new ones. Return results by topic. Errors of items: NON_EMPTY_GROUP,
         UnknownTopicError, and so on."""
-        checked_name(group_id, "group_id")
-        items, handler = checked_names(topics, "topics"), _DeleteShareOffsets(group_id)
+        arguments.checked_name(group_id, "group_id")
+        items, handler = arguments.checked_names(topics, "topics"), _DeleteShareOffsets(group_id)
         what = f"deleting offsets of share group {group_id!r}"
         return self._each(items, handler, coordinator_of(self._cluster, group_id), what, timeout_s)

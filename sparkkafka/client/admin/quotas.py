@@ -8,25 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.calls import AdminCalls, call_one
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_flag,
-    checked_list,
-    checked_mapping,
-    checked_name,
-)
 from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToController
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.messages import (
-    AlterClientQuotasRequest,
-    AlteredQuotaEntry,
-    DescribeClientQuotasRequest,
-    QuotaComponent,
-    QuotaEntityPart,
-    QuotaOp,
-)
+from sparkkafka.protocol import messages
 
 ENTITY_TYPES: Final = ("user", "client-id", "ip")
 
@@ -40,13 +27,15 @@ class ClientQuotaEntity:
     """
 
     def __init__(self, entries: Mapping[str, str | None]) -> None:
-        checked = checked_mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
+        checked = arguments.checked_mapping(
+            entries, "the entries of a ClientQuotaEntity", '"user": "alice"'
+        )
         if not checked:
             raise OptionError("a ClientQuotaEntity has at least one of user, client-id and ip")
         for kind, name in checked.items():
-            checked_choice(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
+            arguments.checked_choice(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
             if name is not None:
-                checked_name(name, f"the name of the {kind} of a ClientQuotaEntity")
+                arguments.checked_name(name, f"the name of the {kind} of a ClientQuotaEntity")
         self.entries = dict(sorted(checked.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -118,7 +107,7 @@ def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
 
 
 class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
-    request_type = AlterClientQuotasRequest
+    request_type = messages.AlterClientQuotasRequest
     name_format = "the quotas of {}"
     acl = "ALTER_CONFIGS on the cluster"
 
@@ -131,15 +120,15 @@ class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
     def build(self, items: Sequence[ClientQuotaEntity], version: int) -> Any:
         """Build the request that sets the quotas of these entities; one whose new value is None is
         removed."""
-        return AlterClientQuotasRequest(
+        return messages.AlterClientQuotasRequest(
             entries=[
-                AlteredQuotaEntry(
+                messages.AlteredQuotaEntry(
                     entity=[
-                        QuotaEntityPart(entity_type=kind, entity_name=name)
+                        messages.QuotaEntityPart(entity_type=kind, entity_name=name)
                         for kind, name in item.entries.items()
                     ],
                     ops=[
-                        QuotaOp(key=key, value=value or 0.0, remove=value is None)
+                        messages.QuotaOp(key=key, value=value or 0.0, remove=value is None)
                         for key, value in self._changes[item].items()
                     ],
                 )
@@ -168,24 +157,24 @@ class QuotaAdmin(AdminCalls):
         """
         if not isinstance(quota_filter, ClientQuotaFilter):
             raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
-        checked_flag(quota_filter.strict, "strict")
+        arguments.checked_flag(quota_filter.strict, "strict")
         example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
         component_type = ClientQuotaFilterComponent
-        for component in checked_list(
+        for component in arguments.checked_list(
             quota_filter.components, component_type, "components", example
         ):
             if not isinstance(component, component_type):
                 raise OptionError(
                     f"components is a list such as [{example}], got {component!r} in it"
                 )
-            entity_type = checked_choice(
+            entity_type = arguments.checked_choice(
                 component.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent"
             )
             if component.match_type == _EXACT:
-                checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
-        request = DescribeClientQuotasRequest(
+                arguments.checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
+        request = messages.DescribeClientQuotasRequest(
             components=[
-                QuotaComponent(
+                messages.QuotaComponent(
                     entity_type=row.entity_type, match_type=row.match_type, match=row.match
                 )
                 for row in quota_filter.components
@@ -213,10 +202,12 @@ class QuotaAdmin(AdminCalls):
         """Set the quotas of entities, and remove those whose value is None (Kafka 2.6). Return
         results by entity. Errors: INVALID_REQUEST for a name or value that brokers do not accept, …
         Raises OptionError."""
-        checked_flag(validate_only, "validate_only")
+        arguments.checked_flag(validate_only, "validate_only")
         example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
         changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
-        for alteration in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
+        for alteration in arguments.checked_list(
+            alterations, ClientQuotaAlteration, "alterations", example
+        ):
             if not isinstance(alteration, ClientQuotaAlteration) or not isinstance(
                 alteration.entity, ClientQuotaEntity
             ):
@@ -226,8 +217,10 @@ class QuotaAdmin(AdminCalls):
             entity, ops = alteration.entity, alteration.ops
             if entity in changes:
                 raise OptionError(f"the quotas of {entity} are altered twice in one call")
-            for key, value in checked_mapping(ops, "ops", '"producer_byte_rate": 1048576').items():
-                checked_name(key, f"a quota of {entity}")
+            for key, value in arguments.checked_mapping(
+                ops, "ops", '"producer_byte_rate": 1048576'
+            ).items():
+                arguments.checked_name(key, f"a quota of {entity}")
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 if value is not None and not (is_number and math.isfinite(value)):
                     raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.calls import AdminCalls, call_one
-from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
@@ -64,7 +64,7 @@ def _checked_period(period: int | None, argument: str) -> int:
     if period is None:
         # The brokers' default period; in ExpireDelegationToken it means now.
         return -1
-    return checked_int(period, argument, 1)
+    return arguments.checked_int(period, argument, 1)
 
 
 class TokenAdmin(AdminCalls):
@@ -86,11 +86,11 @@ class TokenAdmin(AdminCalls):
         DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for a connection without a login, …
         """
         owner_type, owner_name = (
-            (None, None) if owner is None else checked_principal(owner, "owner")
+            (None, None) if owner is None else arguments.checked_principal(owner, "owner")
         )
         renewer_principals = [
-            checked_principal(user, "each of renewers")
-            for user in checked_names(renewers, "renewers")
+            arguments.checked_principal(user, "each of renewers")
+            for user in arguments.checked_names(renewers, "renewers")
         ]
         request = messages.CreateDelegationTokenRequest(
             owner_principal_type=owner_type,
@@ -158,8 +158,8 @@ class TokenAdmin(AdminCalls):
         request = messages.DescribeDelegationTokenRequest(owners=None)
         if owners is not None:
             principals = [
-                checked_principal(owner, "each of owners")
-                for owner in checked_names(owners, "owners")
+                arguments.checked_principal(owner, "each of owners")
+                for owner in arguments.checked_names(owners, "owners")
             ]
             request.owners = [
                 messages.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)

@@ -17,14 +17,7 @@ import uuid
 from typing import TypeAlias
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.varints import (
-    VARINT_BITS,
-    VARLONG_BITS,
-    BadVarintError,
-    append_varint,
-    read_varint,
-    zigzag,
-)
+from sparkkafka.protocol.wire import varints
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -131,7 +124,7 @@ class Reader:
         if start < self.end and (first := self.buffer[start]) < 0x80:
             self.pos = start + 1
             return first
-        return self._any_varint(VARINT_BITS)
+        return self._any_varint(varints.VARINT_BITS)
 
     def varint(self) -> int:
         """Read a zigzag varint of up to 5 bytes: a signed number of 32 bits."""
@@ -140,7 +133,7 @@ class Reader:
 
     def varlong(self) -> int:
         """Read a zigzag varint of up to 10 bytes: a signed number of 64 bits."""
-        value = self._any_varint(VARLONG_BITS)
+        value = self._any_varint(varints.VARLONG_BITS)
         return (value >> 1) ^ -(value & 1)
 
     def _any_varint(self, bits: int) -> int:
@@ -149,8 +142,8 @@ class Reader:
         if start == self.end:
             self.claim(1)  # raises
         try:
-            value, self.pos = read_varint(self.buffer, start, self.end, bits)
-        except BadVarintError as error:
+            value, self.pos = varints.read_varint(self.buffer, start, self.end, bits)
+        except varints.BadVarintError as error:
             raise DecodeError(str(error), start) from None
         except IndexError as error:
             raise DecodeError(str(error), self.end) from None
@@ -246,7 +239,7 @@ class Writer:
         if 0 <= value < 0x80:
             self.buffer.append(value)
         elif 0 <= value <= _MAX_UINT32:
-            append_varint(self.buffer, value)
+            varints.append_varint(self.buffer, value)
         else:
             raise EncodeError(f"{value} is not an unsigned varint")
 
@@ -254,13 +247,13 @@ class Writer:
         """Append a zigzag varint of up to 5 bytes: a signed number of 32 bits."""
         if not -(2**31) <= value < 2**31:
             raise EncodeError(f"{value} is not a varint")
-        append_varint(self.buffer, zigzag(value))
+        varints.append_varint(self.buffer, varints.zigzag(value))
 
     def varlong(self, value: int) -> None:
         """Append a zigzag varint of up to 10 bytes: a signed number of 64 bits."""
         if not -(2**63) <= value < 2**63:
             raise EncodeError(f"{value} is not a varlong")
-        append_varint(self.buffer, zigzag(value))
+        varints.append_varint(self.buffer, varints.zigzag(value))
 
     def tagged_fields(self, fields: list[tuple[int, bytes | bytearray]]) -> None:
         """Append tagged fields, given as (tag, encoded value) in ascending order of their tags."""
