@@ -451,6 +451,8 @@ class CommitOffsets(CommitHandler):
         """Return the error for users: CommitFailedError if the member is no longer in the group."""
         if self._identity is None:
             return super().explain(item, error)
+        if isinstance(error, errors.CommitFailedError):  # raised by `identity`
+            return error
         code, where = error.code, error.where
         if code in _NOT_A_MEMBER_NOW:
             return errors.CommitFailedError(

@@ -6,11 +6,18 @@ import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.committed_offsets import (
+    GroupMetadata,
     commit_group_offsets,
     fetch_all_committed,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
+from sparkkafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import commit_offsets, committed_offsets, open_cluster
 
@@ -259,6 +266,22 @@ def test_offsets_of_a_topic_that_was_recreated_are_refused(
     # Coordinators delete what was committed of a deleted topic.
     assert fake.committed("g") == ({} if version == 10 else {("t", 0): 5})
     assert {row.version for row in fake.requests_of("OffsetCommit")} == {version}
+
+
+def test_a_commit_ends_once_its_member_has_lost_the_partitions(fake):
+    """Between two attempts: the first response says that the member's epoch is stale."""
+    fake.fault(ErrorCode.STALE_MEMBER_EPOCH, api="OffsetCommit")
+    calls = []
+
+    def identity():
+        calls.append(len(fake.requests_of("OffsetCommit")))
+        if len(calls) > 1:
+            raise CommitFailedError(ErrorCode.STALE_MEMBER_EPOCH, "OffsetCommit", "lost")
+        return GroupMetadata("g", 1, "member")
+
+    with open_cluster(fake) as cluster, pytest.raises(CommitFailedError, match="lost"):
+        commit_group_offsets(cluster, "g", {TPS[0]: OffsetAndMetadata(1)}, identity=identity)
+    assert calls == [0, 1]
 
 
 def test_a_topic_that_brokers_learn_of_late(fake):
