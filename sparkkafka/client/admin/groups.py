@@ -307,10 +307,7 @@ class _RemoveMembers(ApiHandler[str, None]):
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         """Return the error code of each member: 0 if it was removed."""
         return [
-            (
-                row.member_id if self._by_member_id else row.group_instance_id,
-                Outcome(row.error_code),
-            )
+            (row.member_id if self._by_member_id else row.group_instance_id, Outcome.of(row))
             for row in response.members
         ]
 
@@ -498,13 +495,13 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         """Yield each group's start offsets, with an outcome for each partition."""
         for group in response.groups:
             offsets = {
-                TopicPartition(topic.topic_name, row.partition_index): Outcome(
-                    row.error_code, _share_offset(row), row.error_message
+                TopicPartition(topic.topic_name, row.partition_index): Outcome.of(
+                    row, _share_offset(row)
                 )
                 for topic in group.topics
                 for row in topic.partitions
             }
-            yield group.group_id, Outcome(group.error_code, offsets, group.error_message)
+            yield group.group_id, Outcome.of(group, offsets)
 
 
 def _share_offset(row: Any) -> ShareGroupOffset | None:

@@ -267,7 +267,7 @@ class _DescribeTopics(ApiHandler[str, TopicDescription]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
-            (row.name, Outcome(row.error_code, None if row.error_code else _description(row)))
+            (row.name, Outcome.of(row, None if row.error_code else _description(row)))
             for row in response.topics
         ]
 
@@ -456,8 +456,7 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [
-            (tp, Outcome(row.error_code, row.low_watermark))
-            for tp, row in by_partition(response.topics)
+            (tp, Outcome.of(row, row.low_watermark)) for tp, row in by_partition(response.topics)
         ]
 
     def name(self, item: TopicPartition) -> str:

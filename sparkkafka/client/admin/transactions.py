@@ -106,7 +106,7 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for row in response.transaction_states:
             description = None if row.error_code else self._description(row)
-            yield row.transactional_id, Outcome(row.error_code, description)
+            yield row.transactional_id, Outcome.of(row, description)
 
     def _description(self, row: Any) -> TransactionDescription:
         """Return the description of a transaction, out of its row in the response."""
@@ -276,7 +276,7 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for tp, row in by_partition(response.topics):
             producers = tuple(_producer_state(state) for state in row.active_producers)
-            yield tp, Outcome(row.error_code, producers, row.error_message)
+            yield tp, Outcome.of(row, producers)
 
 
 def _producer_state(state: Any) -> ProducerState:
@@ -327,7 +327,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
-                yield tp, Outcome(row.error_code)
+                yield tp, Outcome.of(row)
 
 
 class TransactionAdmin(AdminCalls):

@@ -184,11 +184,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         return [
             (
                 _resource(row),
-                Outcome(
-                    row.error_code,
-                    {config.name: _entry(config) for config in row.configs},
-                    row.error_message,
-                ),
+                Outcome.of(row, {config.name: _entry(config) for config in row.configs}),
             )
             for row in response.results
         ]

@@ -235,7 +235,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
             item = item_of.get(tp)
             if item is not None:
                 listed = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                yield item, Outcome(row.error_code, listed)
+                yield item, Outcome.of(row, listed)
 
     def unsupported_reason(self, item: _OffsetQuery, version: int) -> str | None:
         return unsupported_reason(item.timestamp_ms, version)
@@ -390,7 +390,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
                 # 0 is read_uncommitted, 1 is read_committed.
                 end = row.last_stable_offset if self._isolation_level else row.high_watermark
                 tp = TopicPartition(topic.topic, row.partition_index)
-                yield tp, Outcome(row.error_code, end)
+                yield tp, Outcome.of(row, end)
 
 
 def confirmed_ends(

@@ -719,7 +719,7 @@ class _FindCoordinator(ApiHandler[str, int]):
                 Broker(response.node_id, response.host, response.port)
             )
             self._cluster.coordinators[self._kind, key] = response.node_id
-        return Outcome(response.error_code, response.node_id, response.error_message)
+        return Outcome.of(response, response.node_id)
 
     def name(self, item: str) -> str:
         return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"

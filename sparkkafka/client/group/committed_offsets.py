@@ -232,7 +232,7 @@ def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
     partition: an OffsetAndMetadata, or None without an offset. (Before version 8 the group is the
     whole response.)"""
     return group.error_code, {
-        tp: Outcome(row.error_code, _read_offset(row)) for tp, row in by_partition(group.topics)
+        tp: Outcome.of(row, _read_offset(row)) for tp, row in by_partition(group.topics)
     }
 
 
@@ -465,7 +465,7 @@ class CommitOffsets(CommitHandler):
 
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
     """Return the outcome of each partition in a response that has only their error codes."""
-    return [(tp, Outcome(row.error_code)) for tp, row in by_partition(response.topics)]
+    return [(tp, Outcome.of(row)) for tp, row in by_partition(response.topics)]
 
 
 def coordinator_of(cluster: Cluster, group_id: str) -> ToCoordinator:
