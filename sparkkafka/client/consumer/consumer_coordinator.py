@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.request_driver import find_group_coordinator
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
-    Commit,
+    Committer,
     GroupMetadata,
     NewOffsets,
     commit_group_offsets,
@@ -383,7 +383,7 @@ class ConsumerCoordinator(RebalanceHooks):
             commit = partial(_fail, error)
         self._commits.submit(commit, offsets, deadline, callback)
 
-    def _committer(self, offsets: NewOffsets) -> Commit:
+    def _committer(self, offsets: NewOffsets) -> Committer:
         """Return the function that commits these offsets: as the present member of the group, or,
         after `assign`, as a client that is not a member. Raises OptionError without a group.id,
         CommitFailedError if the member has left the group."""
@@ -554,7 +554,7 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
 
 
 class _AsyncCommit(NamedTuple):
-    commit: Commit
+    commit: Committer
     offsets: NewOffsets
     deadline: Deadline
     callback: CommitCallback | None
@@ -584,7 +584,7 @@ class AsyncCommits:
 
     def submit(
         self,
-        commit: Commit,
+        commit: Committer,
         offsets: NewOffsets,
         deadline: Deadline,
         callback: CommitCallback | None,

@@ -552,7 +552,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             return True
         return self._begin_rebalance(thread, topics)
 
-    def committer(self, topic_ids: TopicIds) -> committed_offsets.Commit:
+    def committer(self, topic_ids: TopicIds) -> committed_offsets.Committer:
         """Return a function that commits as this member in its generation. After the next rebalance
         the coordinator refuses such commits."""
         thread = self._thread

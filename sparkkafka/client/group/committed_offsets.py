@@ -44,7 +44,7 @@ TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 NewOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 """The offsets of a commit, each with its metadata and leader epoch."""
 
-Commit: TypeAlias = Callable[[Cluster, NewOffsets, Deadline], None]
+Committer: TypeAlias = Callable[[Cluster, NewOffsets, Deadline], None]
 """Commits offsets as the member for which it was made, over connections of the given cluster.
 
 Raises CommitFailedError if the group has removed the member or began a rebalance, UnknownTopicError

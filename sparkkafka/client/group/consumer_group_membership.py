@@ -397,7 +397,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
             return False
         return True
 
-    def committer(self, topic_ids: TopicIds) -> committed_offsets.Commit:
+    def committer(self, topic_ids: TopicIds) -> committed_offsets.Committer:
         """Return a function that commits offsets as this member. `topic_ids` has the ids of the
         topics that were read."""
         old_identity, loss_count = self._identity(), self._loss_count

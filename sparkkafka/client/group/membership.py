@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_group_coord
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker, poll_connections
 from sparkkafka.client.group.committed_offsets import (
     MEMBER_HINTS,
-    Commit,
+    Committer,
     GroupMetadata,
     TopicIds,
 )
@@ -457,7 +457,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         whether anything was done."""
 
     @abstractmethod
-    def committer(self, topic_ids: TopicIds) -> Commit:
+    def committer(self, topic_ids: TopicIds) -> Committer:
         """Return a function that commits as this member, and that another thread may call later.
 
         The commit of a partition that the member has lost by then fails. `topic_ids` has the ids of

@@ -15,7 +15,7 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import Commit, GroupMetadata, TopicIds
+from sparkkafka.client.group.committed_offsets import Committer, GroupMetadata, TopicIds
 from sparkkafka.client.group.membership import RebalanceHooks
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -66,7 +66,7 @@ class StubMember:
         self.commits.append({tp: row.offset for tp, row in offsets.items()})
         self.events.append("commit")
 
-    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> Committer:
         if self.refuses:
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
         return lambda cluster, offsets, deadline: self.commit(offsets, deadline)
