@@ -77,7 +77,6 @@ class Chunk:
         self.data = data if len(data) else np.zeros(_PADDING, np.uint8)
         self.budget = budget
         self.is_bad = np.zeros(len(sizes), np.bool_)
-        self.reasons: dict[int, str] = {}
         self.failures = 0
         # By row: how many items without bytes, and bytes of decoded values, it may still have.
         self._free_items = sizes + _FREE_ITEMS
@@ -94,6 +93,11 @@ class Chunk:
         return begin
 
     @cached_property
+    def reasons(self) -> NDArray[Any]:
+        """Why each row is bad; None for good ones."""
+        return np.full(len(self.is_bad), None)
+
+    @cached_property
     def raw(self) -> bytes:
         """The data for reads of single values: indexing bytes is faster than indexing an array."""
         return self.data.tobytes()
@@ -101,18 +105,18 @@ class Chunk:
     def fail(self, rows: Ints, path: str, reason: Reason) -> None:
         """Mark rows as bad. `reason` may be a function of the index in `rows`."""
         self.failures += 1
+        few = max(0, _MAX_TEXTS - np.count_nonzero(self.is_bad))
         new = np.flatnonzero(~self.is_bad[rows])
         self.is_bad[rows] = True
         bad = rows[new]
         if not isinstance(reason, str):
             # Many items of one row may be bad; the row keeps the first one's reason.
             bad, first = np.unique(bad, return_index=True)
-            few = max(0, _MAX_TEXTS - len(self.reasons))
             for index, row in zip(new[first[:few]].tolist(), bad[:few].tolist(), strict=True):
                 self.reasons[row] = cut(f"{label(path)}: {reason(index)}")
             bad, reason = bad[few:], OTHER_REASON
         # One text for all rows: `limit_reasons` counts it once.
-        self.reasons.update(dict.fromkeys(bad.tolist(), cut(f"{label(path)}: {reason}")))
+        self.reasons[bad] = cut(f"{label(path)}: {reason}")
 
     def take_row_budgets(self, rows: Ints, sizes: Ints) -> Flags:
         """Take `sizes` bytes of columns from the budget of each row; True where it is exceeded."""

@@ -41,7 +41,7 @@ from sparkkafka.schemas.arrays import (
 from sparkkafka.schemas.avro.cursor import INACTIVE, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label
+from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label, limit_reasons
 from sparkkafka.schemas.values import (
     BUDGET_PER_BYTE,
     BYTES_PER_BYTE,
@@ -80,37 +80,36 @@ class AvroDecoder:
         data = np.frombuffer((payloads.buffers()[2] if len(payloads) else None) or b"", np.uint8)
         valid = is_valid(payloads)
         arrays: list[pa.Array] = []
-        reasons: dict[int, str] = {}
+        bad_rows = np.zeros(0, np.int64)
+        reasons: list[str] = []
         low = 0
         while low < len(payloads):
             limit = int(offsets[low]) + CHUNK_BYTES
             high = int(np.searchsorted(offsets, limit, side="right")) - 1
             high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
-            values, chunk_reasons = self._decode_chunk(
+            values, bad, chunk_reasons = self._decode_chunk(
                 data, offsets[low : high + 1], valid[low:high], budget
             )
             arrays.append(values)
-            reasons |= (
-                {low + row: reason for row, reason in chunk_reasons.items()}
-                if low
-                else chunk_reasons
-            )
+            bad_rows = np.append(bad_rows, bad + low)
+            reasons += chunk_reasons
             low = high
         if not arrays:
             values = pa.nulls(0, self.type)
         else:
             values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return Decoded.of(values, reasons)
+        return Decoded(values, bad_rows, limit_reasons(reasons))
 
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
-    ) -> tuple[pa.Array, dict[int, str]]:
-        """Decode some payloads: (values, why rows are bad, by row). `offsets`: where these payloads
+    ) -> tuple[pa.Array, Ints, list[str]]:
+        """Decode some payloads: (values, which rows are bad, why). `offsets`: where these payloads
         begin in `data`, and where the last one ends; `valid`: which are not null."""
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
         if end - begin > _MAX_BYTES:
-            return pa.nulls(count, self.type), {0: f"the value: {end - begin:,} bytes are too many"}
+            reason = f"the value: {end - begin:,} bytes are too many"
+            return pa.nulls(count, self.type), np.zeros(1, np.int64), [reason]
         cursor = cursor_of(data[begin:end], offsets - begin, budget)
         if not valid.all():
             cursor = cursor.where(valid)
@@ -119,10 +118,10 @@ class AvroDecoder:
         over = (remaining != 0) & cursor.is_active()
         if over.any():
             cursor.fail(over, "", lambda row: f"{counted(int(remaining[row]), 'byte')} left over")
-        good = valid & ~cursor.chunk.is_bad
-        if not good.all():
-            values = null_outside(values, good)
-        return values, cursor.chunk.reasons
+        bad = np.flatnonzero(cursor.chunk.is_bad)
+        if len(bad) or not valid.all():
+            values = null_outside(values, valid & ~cursor.chunk.is_bad)
+        return values, bad, cursor.chunk.reasons[bad].tolist() if len(bad) else []
 
 
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
