@@ -148,7 +148,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Return the next record after the end of a slice. Yields to other tasks if it is time, and
         polls if there is no other slice."""
         while True:
-            await self._turn.yield_if_over()
+            if self._turn.is_over():
+                await asyncio.sleep(0)
             if not length_hint(self._slice):  # otherwise another task has made it
                 records = list(islice(self._iterator, SLICE_RECORDS))
                 self._slice_end += len(records)

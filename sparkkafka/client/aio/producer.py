@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 from sparkkafka.client.aio.worker import (
@@ -23,9 +24,11 @@ from sparkkafka.client.aio.worker import (
     awaited,
     call_soon,
 )
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
+    OutcomeNotifier,
     RecordFutures,
     RecordMetadata,
     TableDelivery,
@@ -33,10 +36,12 @@ from sparkkafka.client.producer.futures import (
 )
 from sparkkafka.client.producer.producer import Headers, Producer
 from sparkkafka.client.producer.producer_records import AppendedRecords, ArrowStream
+from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_CHECK = 8  # `drain` checks after as many calls whether it must yield to other tasks
+DRAINS_PER_CHECK = 32
+"""`drain` checks after as many calls whether it must yield to other tasks."""
 OUTCOMES_PER_ITEM = 1024  # the loop handles the outcomes of a large batch in parts of about 1 ms
 
 Bytes = bytes | bytearray | memoryview | str | None
@@ -80,7 +85,10 @@ class AsyncDelivery:
         records = self._records
         future: asyncio.Future[RecordMetadata] | None = records.waiters.get(self._index)
         if future is None:
-            future = records.waiters[self._index] = records.notifier.loop.create_future()
+            notifier = records.notifier
+            future = records.waiters[self._index] = notifier.loop.create_future()
+            if not notifier.is_awaited:
+                notifier.on_awaited()
         # -1, the cheap check: the I/O thread has not drained these records yet.
         if records.pending_count >= 0 and not future.done() and records.is_done(self._index):
             _set_outcome(records, self._index, future)
@@ -150,20 +158,56 @@ def _set_outcome(
         future.set_exception(error)
 
 
+class _LoopWaker:
+    """Wakes the I/O thread in the loop's next iteration, once for the records of all tasks: the
+    loop waits for the interpreter's lock while that thread runs.
+
+    It has no reference to the producer, which the I/O thread must not keep alive.
+    """
+
+    def __init__(self, buffer: SendBuffer, notifier: OutcomeNotifier) -> None:
+        self._buffer = buffer
+        self._notifier = notifier
+        self._is_scheduled = False
+
+    def wake_later(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._notifier.loop.call_soon(self._wake)
+
+    def hasten(self) -> None:
+        """Let no record linger, because a task awaits one: it sends no more until then."""
+        self._notifier.is_awaited = True
+        with self._buffer.lock:  # the I/O thread may be about to sleep
+            self._buffer.is_awaited = True
+        self.wake_later()
+
+    def _wake(self) -> None:
+        self._is_scheduled = False
+        buffer = self._buffer
+        if self._notifier.is_awaited:
+            self._notifier.is_awaited = False
+            with buffer.lock:  # the thread may have taken some records since `hasten`
+                buffer.is_awaited = buffer.is_awaited or bool(buffer.open)
+        if buffer.open or buffer.is_awaited:
+            buffer.wake()
+
+
 class _LoopProducer(Producer):
     """A Producer whose `send` returns an AsyncDelivery, and never blocks the event loop."""
 
     _handle = AsyncDelivery
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Sets linger.ms=0 unless `config` has another value."""
-        if isinstance(config, Mapping):  # otherwise Producer raises an error
-            # `_wake` batches the records of all tasks. A task that awaits its record sends no more.
-            config = {"linger.ms": 0, **config}
         super().__init__(config)
+        self._waker = _LoopWaker(self._buffer, self._notifier)
+        if "linger.ms" not in config:
+            self._notifier.on_awaited = self._waker.hasten
+        self._limit_bytes = self._buffer.limit_bytes * 3 // 4  # from here on `drain` waits
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
-        self._has_scheduled_wake = False
+        self.checks: Iterator[bool] = repeat(True)
+        """Whether the next call of `drain` checks the memory and the time."""
 
     def bind(
         self,
@@ -178,22 +222,12 @@ class _LoopProducer(Producer):
         self._buffer.on_freed = on_freed
 
     def _wake(self, records: AppendedRecords) -> None:
-        """Wake the I/O thread in the loop's next iteration, once for the records of all tasks: the
-        loop waits for the interpreter's lock while that thread runs. If a batch is full, wake it
-        immediately."""
-        if records.size_bytes >= self._buffer.wake_bytes:
+        """Wake the I/O thread soon, or immediately if a batch is full."""
+        is_full = records.size_bytes >= self._buffer.wake_bytes
+        if is_full or asyncio._get_running_loop() is not self._notifier.loop:
             self._buffer.wake()
-        elif not self._has_scheduled_wake:
-            loop: asyncio.AbstractEventLoop = self._notifier.loop
-            if asyncio._get_running_loop() is loop:
-                self._has_scheduled_wake = True
-                loop.call_soon(self._wake_scheduled)
-            else:
-                self._buffer.wake()
-
-    def _wake_scheduled(self) -> None:
-        self._has_scheduled_wake = False
-        self._buffer.wake()
+        else:
+            self._waker.wake_later()
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         """Raise KafkaTimeoutError on a loop if the memory is full; wait for memory in a thread."""
@@ -201,17 +235,25 @@ class _LoopProducer(Producer):
             super()._wait_for_memory(size_bytes)
             return
         self._buffer.raise_refusal()
+        self.checks = repeat(True)
         if not self._buffer.has_memory(size_bytes):
             self.missing_bytes = size_bytes
             raise KafkaTimeoutError(
-                f"buffer.memory={self._limit_bytes} is full: call `await drain()` before the next "
-                "send_nowait, or `await send`, which waits"
+                f"buffer.memory={self._buffer.limit_bytes} is full: call `await drain()` before "
+                "the next send_nowait, or `await send`, which waits"
             )
+
+    def _close(self, deadline: Deadline) -> None:
+        try:
+            super()._close(deadline)
+        finally:
+            self.checks = repeat(True)
 
 
 class AsyncProducer(AsyncClient[_LoopProducer]):
-    """`Producer` for asyncio: the same settings, arguments and errors, but linger.ms=0 by default.
-    Any number of tasks may use it. Their records are sent in the order of the calls.
+    """`Producer` for asyncio: the same settings, arguments and errors. Any number of tasks may use
+    it. Their records are sent in the order of the calls. Unless linger.ms is set, records linger
+    only until a task awaits one.
 
         async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
             metadata = await producer.send("orders", b"…", key=b"17")
@@ -226,13 +268,11 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         super().__init__(_LoopProducer(config))
         self._closer = Worker(type(self).__name__)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._drained: asyncio.Future[None]
         self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
         self._memory_lock = asyncio.Lock()
         self._buffer = self._client._buffer
-        self._half_bytes = self._buffer.limit_bytes // 2
-        self._drain_bytes = self._buffer.limit_bytes * 3 // 4
-        self._drain_count = 0
         self._turn = Turn()
 
     def _bind(self) -> None:
@@ -247,6 +287,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 lambda: call_soon(loop, freed.set),
             )
             self._loop = loop
+            self._drained = loop.create_future()
+            self._drained.set_result(None)
             if type(self).send_nowait is AsyncProducer.send_nowait:  # else a subclass calls ours
                 self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
 
@@ -310,20 +352,26 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
         return found  # type: ignore[no-any-return]
 
-    async def drain(self) -> None:
-        """Wait while buffer.memory is nearly full: call it in a loop of `send_nowait`.
+    def drain(self) -> Awaitable[None]:
+        """Wait while buffer.memory is nearly full: await it in a loop of `send_nowait`.
 
         If less than a quarter of the memory is free, it waits until half is, for at most
         max.block.ms. It also yields to other tasks. Raises KafkaTimeoutError after max.block.ms,
         and KafkaError after close.
         """
-        buffer = self._buffer
-        if buffer.used_bytes + buffer.io_bytes > self._drain_bytes or self._client._closed:
+        # Most calls return a future that is done: a coroutine would take three times as long.
+        return self._drain() if next(self._client.checks) else self._drained
+
+    async def _drain(self) -> None:
+        buffer, client = self._buffer, self._client
+        if buffer.used_bytes + buffer.io_bytes > client._limit_bytes or client._closed:
             self._bind()
-            await self._call_with_memory(partial(self._check_memory, self._half_bytes))
-        self._drain_count += 1
-        if not self._drain_count % DRAINS_PER_CHECK:
-            await self._turn.yield_if_over()
+            check = partial(self._check_memory, buffer.limit_bytes // 2)
+            await self._call_with_memory(check)
+        if self._turn.is_over():  # every task yields at its next call
+            await asyncio.sleep(0)
+        else:
+            client.checks = chain(repeat(False, DRAINS_PER_CHECK - 1), repeat(True))
 
     def _check_memory(self, size_bytes: int) -> None:
         """Raise KafkaTimeoutError if less than `size_bytes` of buffer.memory are free."""

@@ -72,14 +72,12 @@ class Turn:
         self._began_at_s = 0.0
         self._is_over = False
 
-    async def yield_if_over(self) -> None:
-        """Yield to other tasks if the time is over, or if another task has used it up."""
-        if not self._is_over:
-            if time.monotonic() - self._began_at_s < YIELD_AFTER_S:
-                return
+    def is_over(self) -> bool:
+        """Return whether the time is over; then the task must yield to others."""
+        if not self._is_over and time.monotonic() - self._began_at_s >= YIELD_AFTER_S:
             self._is_over = True
             asyncio.get_running_loop().call_soon(self.begin)  # before this task's next step
-        await asyncio.sleep(0)
+        return self._is_over
 
     def begin(self) -> None:
         """Begin the next turn: in the next iteration of the loop, or after a wait."""

@@ -126,6 +126,10 @@ class OutcomeNotifier:
         self.io_thread: threading.Thread | None = None
         self.loop: Any = None
         """The event loop of an AsyncProducer."""
+        self.is_awaited = False
+        """Whether a task awaits a record for which `on_awaited` was called."""
+        self.on_awaited: Callable[[], object] = lambda: None
+        """Called on the loop when a task awaits a record, unless `is_awaited`."""
         self.on_outcome: Callable[[RecordFutures, Indexes], None] = lambda records, indexes: None
         """Called in the I/O thread with records that got an outcome, a batch at a time, if one of
         them has `waiters`."""

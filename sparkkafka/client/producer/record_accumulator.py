@@ -85,6 +85,8 @@ class SendBuffer:
         """The number of callers that wait for memory."""
         self.on_freed: Callable[[], object] = lambda: None
         """Called when memory is freed that a caller waits for, in the I/O thread."""
+        self.is_awaited = False
+        """Whether a task of an AsyncProducer awaits records, which linger no longer."""
         self.may_linger = True
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
         self.is_sleeping = False
@@ -211,6 +213,8 @@ class SendBuffer:
     def take(self) -> list[TopicRecords]:
         """Remove and return all records. From then on their bytes are part of `io_bytes`."""
         self.may_linger = not (self.waiting_threads or self.flushes)
+        if self.is_awaited:
+            self.is_awaited = self.may_linger = False
         if not (self.open or self.ready):
             return []
         with self.lock:
@@ -233,6 +237,7 @@ class SendBuffer:
             if (
                 self.ready
                 or self.commands
+                or self.is_awaited
                 or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
             ):
                 return -math.inf
