@@ -147,14 +147,14 @@ def murmur2(keys: pa.Array) -> Words:
 
 
 def _add_murmur2_word(state: int, word: int) -> int:
-    """Return murmur2's state after four more bytes, which are `word`."""
+    """Return murmur2's state (the hash so far, 32 bits) after four more bytes, which are `word`."""
     word = word * _MURMUR2_MULTIPLIER & _MASK
     word = (word ^ word >> _MURMUR2_SHIFT) * _MURMUR2_MULTIPLIER & _MASK
     return state * _MURMUR2_MULTIPLIER & _MASK ^ word
 
 
 def murmur2_of(key: bytes) -> int:
-    """Return `murmur2` of one key."""
+    """Return `murmur2` of one key, with the shifts of Java's `Utils.murmur2`."""
     state = len(key) ^ _MURMUR2_SEED
     whole_bytes = len(key) & ~3
     for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
@@ -175,7 +175,8 @@ class _Murmur2:
         return state
 
     def add_words(self, state: Words, words: Words) -> None:
-        """Process four more bytes of each key. Changes `state` and `words`."""
+        """Process four more bytes of each key, `words`, in its hash so far, `state`. Changes
+        both."""
         multiplier = np.uint32(_MURMUR2_MULTIPLIER)
         words *= multiplier
         words ^= words >> np.uint32(_MURMUR2_SHIFT)
@@ -190,7 +191,8 @@ class _Murmur2:
         return state
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
-        """Process the last 0 to 3 bytes of each key. Changes `state`."""
+        """Process the last 0 to 3 bytes of each key: `counts` bytes of `data` from `starts` on.
+        Changes `state`, the hashes so far."""
         for index in (2, 1, 0):
             rows = np.flatnonzero(counts > index)
             if len(rows):
@@ -236,7 +238,8 @@ class _Fnv1a:
         return np.full(len(lengths), _FNV1A_OFFSET, np.uint32)
 
     def add_words(self, state: Words, words: Words) -> None:
-        """Process four more bytes of each key. Changes `state` and `words`."""
+        """Process four more bytes of each key, `words`, in its hash so far, `state`: byte by byte,
+        the lowest first. Changes both."""
         prime, low, eight = np.uint32(_FNV1A_PRIME), np.uint32(0xFF), np.uint32(8)
         for _ in range(3):
             state ^= words & low
@@ -262,7 +265,7 @@ class _Fnv1a:
         return state
 
     def finish(self, state: Words) -> Words:
-        """Return the hashes of the keys by their states."""
+        """Return the hashes of the keys by their states: as signed numbers without their sign."""
         negative = state > np.uint32(0x7FFFFFFF)
         return np.where(negative, np.uint32(0) - state, state)
 
@@ -304,7 +307,8 @@ class _Crc32:
         return np.full(len(lengths), _MASK, np.uint32)
 
     def add_words(self, state: Words, words: Words) -> None:
-        """Process four more bytes of each key. Changes `state` and `words`."""
+        """Process four more bytes of each key, `words`, in its checksum so far, `state`: two bytes
+        at a time, by a table for each pair. Changes both."""
         words ^= state
         np.take(self._lower, words & np.uint32(0xFFFF), out=state, mode="clip")
         words >>= np.uint32(16)
@@ -325,7 +329,7 @@ class _Crc32:
         return added
 
     def finish(self, state: Words) -> Words:
-        """Return the hashes of the keys by their states."""
+        """Return the checksums of the keys: their states with all bits inverted."""
         return ~state
 
 
@@ -357,7 +361,7 @@ class KeyRule:
             raise ValueError(f"partition_count must be positive, got {partition_count}")
         keys = as_binary(keys, "key")
         hashes = self.hash(keys)
-        if self.drop_sign_bit:
+        if self.drop_sign_bit:  # the highest of 32 bits
             hashes &= np.uint32(0x7FFFFFFF)
         partitions: Partitions = (hashes % np.uint32(partition_count)).astype(np.int32)
         if self.empty_is_null:

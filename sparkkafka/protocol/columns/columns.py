@@ -439,9 +439,10 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
 
 
 def _after_long_length(raw: memoryview | bytes, at: int) -> int:
-    """Return the position after a field whose length takes more than one byte."""
-    # The length has at most five bytes. A length above 32 bits ends beyond the record, which the
-    # caller detects.
+    """Return the position after a header's key or value whose length, a zigzag varint at `at`,
+    takes more than one byte."""
+    # The length has at most five bytes of seven bits. A length above 32 bits ends beyond the
+    # record, which the caller detects.
     value, at = read_varint(raw, at, len(raw), 35)
     return at + (value >> 1)
 

@@ -159,6 +159,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
     parts: list[bytes] = []  # the bytes of all records, joined once
     short, short_count = _SHORT_LENGTHS, len(_SHORT_LENGTHS)
     base_timestamp = largest_timestamp = last_timestamp = records[0][3]
+    # Numbers are zigzag varints: that of n, which is not negative, has the code 2 n.
     beginning = b"\0\0"  # attributes and timestamp delta
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
         if timestamp_ms != last_timestamp:  # usually it is that of the record before
@@ -185,6 +186,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Return the headers of one record as its last bytes: their number, then the key and value of
     each."""
+    # Numbers are zigzag varints: that of n, which is not negative, has the code 2 n.
     out = _varint(2 * len(headers))
     for name, content in headers:
         name_bytes = name.encode()
@@ -215,7 +217,8 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     if not count:
         return 0, 0
     total = largest = 0
-    # The bytes of a record beside its key and value, at most.
+    # The bytes of a record beside its key and value, at most. (Numbers are zigzag varints: that of
+    # n has the code 2 n.)
     other_bytes = 1 + 3 + 1  # attributes, offset delta, the count of headers
     other_bytes += varint_size(
         2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min()))
@@ -364,7 +367,8 @@ class _Rows:
         if not self.count:
             return body
         spread = int(self.timestamps.max()) - int(self.timestamps.min())
-        body += 1 + min(10, varint_size(2 * spread))  # attributes, timestamp delta
+        # Attributes, and the timestamp delta: a zigzag varint, whose code is the double.
+        body += 1 + min(10, varint_size(2 * spread))
         # Offset deltas are below the number of records, which the smallest record bounds: it takes
         # at least two bytes more, for its length and its offset delta.
         max_records = min(self.count, max(1, limit // (int(body.min()) + 2)))
@@ -521,6 +525,7 @@ class BlobColumn:
             byte_counts = np.where(null, 0, byte_counts)
         self.min_length = int(self.lengths.min()) if len(byte_counts) else 0
         self.max_length = int(self.lengths.max()) if len(byte_counts) else 0
+        # A length is a zigzag varint: that of n has the code 2 n.
         have_one_size = self.min_length >= 0 and (
             varint_size(2 * self.min_length) == varint_size(2 * self.max_length)
         )

@@ -54,10 +54,12 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of(cls, values: Ints) -> _Numbers | None:
-        """Encode a number for each row; None if one takes more than three bytes."""
+        """Encode `values`, one number for each row, as zigzag varints; None if one takes more than
+        three bytes."""
         smallest, largest = int(values.min()), int(values.max())
         if smallest == largest:
             return cls.of_constant(smallest)
+        # The zigzag code of a number is its double; of a negative one, that of -n minus 1.
         widest = varint_size(max(2 * largest, -2 * smallest - 1))
         if widest > _MAX_NUMBER_BYTES:
             return None

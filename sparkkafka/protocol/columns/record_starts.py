@@ -240,7 +240,8 @@ def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
     try:
         for index in range(count):
             offsets[index] = position
-            # Prefixes of one and two bytes, which nearly all are, get code of their own.
+            # Prefixes of one and two bytes, which nearly all are, get code of their own. They are
+            # zigzag varints: half of their number is the bytes of the record after the prefix.
             byte = raw[position]
             if byte < 0x80:
                 position += (byte >> 1) + 1
@@ -282,8 +283,8 @@ def equal_runs(
         if position + 2 > len(data):
             return None
         byte, second = int(data[position]), int(data[position + 1])
-        size = int(_ADVANCE[byte | second << 8])
-        if size == 0:
+        size = int(_ADVANCE[byte | second << 8])  # the bytes from this record to the next
+        if size == 0:  # it takes more than the two bytes of the table
             size = _long_advance(data, position)
             if size == 0:
                 return None

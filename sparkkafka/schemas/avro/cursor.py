@@ -348,8 +348,8 @@ class ItemsCursor(Cursor):
 
 
 def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
-    """Read one varint by the rules of `Cursor.read_longs`: (value, position after it). Raises
-    BadValueError."""
+    """Read a `long`, a zigzag varint of at most 64 bits, from `at` on: (value, position after it).
+    Raises BadValueError, which names the field `path`, if it does not end before `end`."""
     try:
         return read_zigzag(data, at, end)
     except IndexError:

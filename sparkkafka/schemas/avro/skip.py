@@ -139,7 +139,8 @@ class VarintSkipper(Skipper):
         cursor.read_varints(self.path)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
-        """Return the position after each varint; None if one may have more than 64 bits."""
+        """Return the position after the varint at each position `at`; None if one may have more
+        than 64 bits. To `values`, if it is given, the unsigned numbers are appended."""
         if values is not None:
             raw, after, wrong = read_unsigned(data, at, self._bits, are_long=self._are_long)
             self._are_long = raw.itemsize == 8

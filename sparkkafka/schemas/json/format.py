@@ -43,7 +43,8 @@ def arrow_type(
     message: tuple[int, ...] = values.FIRST_MESSAGE,
     depth: int | None = None,
 ) -> pa.DataType:
-    """Return the Arrow type of a JSON Schema. Raises SchemaError that names the field."""
+    """Return the Arrow type of a JSON Schema. `depth`: recursive.fields.max.depth; `message` is for
+    Protobuf, which has the same function. Raises SchemaError that names the field."""
     with schema_errors("JSON Schema"):
         try:
             return check_levels(_node(schema, None, depth).type, depth)

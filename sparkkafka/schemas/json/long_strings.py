@@ -46,9 +46,11 @@ def cut_long_strings(texts: pa.Array) -> tuple[pa.Array, pa.Array] | None:
     if data.min() < ord(" ") or (data == ord("\\")).any():
         return None
     opens, closes = _long_strings(data, offsets - begin)
-    if not 0 < len(opens) < 1 << 4 * _DIGITS:
+    if not 0 < len(opens) < 1 << 4 * _DIGITS:  # a digit of a mark has four bits of the number
         return None
     lengths = closes - opens
+    # Of each string its first bytes are kept, which the mark replaces: a space for now, which
+    # becomes _MARK at the end, and the digits of the string's number.
     kept_from = np.append(0, closes)
     kept_to = np.append(opens + _MARK_BYTES, len(data))
     kept = gather(pa.py_buffer(data), kept_from, kept_to - kept_from)

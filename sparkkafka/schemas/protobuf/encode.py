@@ -344,12 +344,12 @@ def _special_fields(field: ProtobufField, array: pa.Array, rows: Ints) -> list[p
         return _decimal_fields(array)
     micros = arrow.to_numpy(array.cast(pa.int64()))
     seconds = micros // 1_000_000
-    nanos_us = micros - seconds * 1_000_000
+    rest_us = micros - seconds * 1_000_000
     if field.special is Special.DURATION:  # seconds and nanos have one sign
-        towards_zero = (micros < 0) & (nanos_us != 0)
+        towards_zero = (micros < 0) & (rest_us != 0)
         seconds = seconds + towards_zero
-        nanos_us = nanos_us - 1_000_000 * towards_zero
-    return [arrow.from_numpy(seconds), arrow.from_numpy((nanos_us * 1000).astype(np.int32))]
+        rest_us = rest_us - 1_000_000 * towards_zero
+    return [arrow.from_numpy(seconds), arrow.from_numpy((rest_us * 1000).astype(np.int32))]
 
 
 def _date_fields(field: ProtobufField, days: Ints, rows: Ints) -> list[pa.Array]:

@@ -122,9 +122,9 @@ class _Planner:
     outermost first; `path`: the path of the field whose message it is, "" for the outermost."""
 
     def __init__(self, writing: bool, depth: int | None) -> None:
-        self.field_count = 0
-        self.writing = writing
-        self.depth = depth
+        self.field_count = 0  # of all messages planned so far, which is limited
+        self.writing = writing  # else reading
+        self.depth = depth  # recursive.fields.max.depth
         self.is_recursive = cache(types.is_recursive)
         self.check_names = cache(_check_names)
 
