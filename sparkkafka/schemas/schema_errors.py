@@ -100,7 +100,9 @@ def _protobuf_errors() -> tuple[type[Exception], ...]:
 
 
 def count_steps(steps: int = 1) -> None:
-    """Count steps of work. Raises SchemaError once they are more than `schema_errors` allows."""
+    """Count steps of work, each of about the time that compiling one type takes; what takes less,
+    as comparing names, is counted by the share. Raises SchemaError once they are more than
+    `schema_errors` allows."""
     remaining = _STEPS_LEFT.get()
     if remaining is not None:
         remaining[0] -= steps

@@ -554,7 +554,7 @@ class UnionDecoder(ValueDecoder):
         self._union = skipper
         self._branches = branches
         self._has_members = has_members
-        self._optional = None
+        self._optional = None  # the decoder of the other type, if the union is null and that
         if len(branches) == 2 and not has_members and branches[0] == Branch(None):
             self._optional = branches[1].decoder
         self.default_bytes = max(

@@ -269,8 +269,8 @@ class EnumEncoder(ValueEncoder):
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
-        """Return the number of each symbol. Raises ValueRowError for a text that is not a
-        symbol."""
+        """Return the number of each symbol, as varints. Raises ValueRowError for a text that is not
+        a symbol, with its row, which `row_of` returns for an index in the array."""
         coded = array.dictionary_encode()
         names = coded.dictionary.to_pylist()
         numbers = np.array([self._numbers.get(name, -1) for name in names], np.int64)
@@ -299,6 +299,7 @@ class DecimalEncoder(ValueEncoder):
         super().__init__(path)
         self._precision = precision
         more_digits = scale - source.scale
+        # The type of the column with the scale of the schema; None if it has that.
         self._rescaled = (
             pa.decimal128(source.precision + more_digits, scale) if more_digits else None
         )
@@ -312,7 +313,7 @@ class DecimalEncoder(ValueEncoder):
         words = decimals.words_of(array)
         bad = decimals.exceeds(words, 10**self._precision - 1)
         self.refuse(bad, row_of, f"the decimal has more than {self._precision} digits")
-        width = max(16, self._size or 0)
+        width = max(16, self._size or 0)  # 16: of a decimal128; a fixed may have more
         data = np.empty((count, width), np.uint8)
         data[:, width - 16 :] = decimals.to_bytes(words)
         signs = (words[:, 1].view(np.int64) >> 63).astype(np.uint8)
@@ -401,7 +402,7 @@ class UnionEncoder(ValueEncoder):
         has_members: bool = False,
     ) -> None:
         super().__init__(path)
-        self._null = null
+        self._null = null  # the number of the branch
         self._branches = branches
         self._has_members = has_members
 

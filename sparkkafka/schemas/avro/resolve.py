@@ -136,7 +136,7 @@ class DecoderCompiler:
         """Compile how branch `number` of the writer's union is read. Raises SchemaError."""
         if reader.kind != avro.UNION:
             return decode.Branch(self.compile(branch, reader, target, path))
-        count_steps(len(reader.branches) // 20)
+        count_steps(len(reader.branches) // 20)  # a comparison is a small part of a step
         index = number if writer is reader else self._match_branch(branch, reader)
         if index is None:
             raise _mismatch_error(branch, reader, path)

@@ -435,6 +435,7 @@ def _parse_logical(kind: str, value: dict[str, Any], size: int, path: str) -> di
         return {"logical": INTERVAL} if "year" not in interval and "month" not in interval else {}
     if not isinstance(logical, str) or kind not in _LOGICAL.get(logical, ()):
         return {}
+    # The specification says these sizes.
     if (logical == UUID and kind == FIXED and size != 16) or (logical == DURATION and size != 12):
         return {}
     if logical != DECIMAL:
