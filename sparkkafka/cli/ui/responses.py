@@ -45,7 +45,7 @@ class DeadLetterReader:
         fixed = {
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            "max.partition.fetch.bytes": "262144",
+            "max.partition.fetch.bytes": "262144",  # only the last records are shown
         }
         self._settings = settings_without_group(settings, fixed)
         self._consumer: Consumer | None = None

@@ -154,7 +154,8 @@ def _login_module(text: Secret, option: str) -> java.LoginModule | None:
 def _user_choice(
     mechanism: str, values: ResolvedValues, module: java.LoginModule | None
 ) -> SaslChoice:
-    """Choose the user of PLAIN or SCRAM. Raises OptionError."""
+    """Choose the user of PLAIN or SCRAM: that of sasl.jaas.config (`module`, None without it), or
+    of sasl.username. Raises OptionError."""
     for field in ("oauth_token", "login_callback"):
         if values[field] and values[field] not in (
             java.DEFAULT_LOGIN_HANDLER,

@@ -236,8 +236,8 @@ def decompress(
     NONE `data` itself.
 
     `codec` is a Codec, its number or its name; OptionError for an unknown one. Raises DecodeError
-    for damaged, cut, and empty input, OutputTooLargeError for output beyond `max_bytes`.
-    `any_lz4_header_checksum` as in `decompressed_pieces`.
+    for damaged, cut, and empty input, OutputTooLargeError for output beyond `max_bytes`. With
+    `any_lz4_header_checksum` the checksum in an LZ4 header may be wrong, as in message format 0.
     """
     codec = codec_of(codec)
     pieces = list(

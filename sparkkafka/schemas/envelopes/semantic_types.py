@@ -422,7 +422,8 @@ def _decimal_texts(
 
 
 def _digits(unscaled: bytes, scale: int) -> bytes | None:
-    """Return a decimal's text, as Java's BigDecimal.toPlainString; None if it is too long."""
+    """Return a decimal's text, as Java's BigDecimal.toPlainString; None if it is too long.
+    `unscaled` has the number without the point: signed, the highest byte first."""
     if abs(scale) > _MAX_SCALE or len(unscaled) > _MAX_TEXT_DIGITS * math.log(10, 256) + 1:
         return None
     number = int.from_bytes(unscaled, "big", signed=True)

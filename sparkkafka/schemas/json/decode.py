@@ -76,7 +76,7 @@ class JsonDecoder:
         self.type = root.type
         self._root = root
         self._row_bytes = bytes_per_value(root.type)
-        self.with_rest = with_rest
+        self.with_rest = with_rest  # fields that the type lacks are returned as JSON texts
         self.exact = exact
         self.normalizer = JsonNormalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)

@@ -299,8 +299,9 @@ class _Piece:
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
     ) -> list[ValueSpans]:
-        """Rewrite the maps of outermost fields in `data`, a copy of the texts; return the names of
-        the items of each, without quotes."""
+        """Rewrite the maps of these outermost fields in `data`, a copy of the texts: each becomes
+        an array of its values, with blanks in place of names and colons. Return the names of the
+        items of each, without quotes; set the flags in `has_map` of texts that have the field."""
         at, kind = self._at, self._kind
         ends = np.flatnonzero((kind == _CLOSE) & (self._level == 1))
         changes = np.zeros(len(at), np.int16)  # at brackets of maps: their numbers, from 1

@@ -153,6 +153,7 @@ class DecodeState:
         reasons: list[str] = []
         for layout, _, damage in self.damage:
             names = {
+                # The lowest three bits of a tag are the wire type, the others the field's number.
                 tag: field_label(layout.message.descriptor, layout.path, tag >> 3)
                 for tag in set(damage.tags)
             }
@@ -771,7 +772,7 @@ def _integer_array(values: NDArray[Any], value_type: pa.DataType) -> tuple[pa.Ar
     """Return integers as an array of the column's type, and which of them do not fit it (None: all
     fit)."""
     if pa.types.is_decimal(value_type):
-        words = np.empty((len(values), 2), np.int64)
+        words = np.empty((len(values), 2), np.int64)  # of a decimal128: the lower 64 bits first
         if values.dtype == np.uint64:
             words[:, 0], words[:, 1] = values.view(np.int64), 0
         else:
@@ -912,8 +913,8 @@ def _special_array(
 def _date_array(
     year: Ints, month: Ints, day: Ints, present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return google.type.Date as dates, and why values are none, as `_special_array`. The arrays
-    have a number for each date."""
+    """Return google.type.Date as dates, and why values are none, by their index. The arrays have a
+    number for each value; where not `present` (None: all are), all three are 0."""
     months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
     days = months.astype("M8[D]").astype(np.int64) + day - 1
     next_month = (months + 1).astype("M8[D]").astype(np.int64)

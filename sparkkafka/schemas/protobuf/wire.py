@@ -256,7 +256,7 @@ class _Tokenizer:
     def _read_values(self, known: KnownTag, begin: Ints, selected: Ints | None = None) -> None:
         """Read a field, whose value or length is at `begin`, of `selected` open messages (None: of
         all)."""
-        data, wire = self.data.bytes, known.tag & 7
+        data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
         at, end = self.at, self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
         body: Ints | None = None
