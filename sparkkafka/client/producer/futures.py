@@ -507,9 +507,6 @@ def split_slices(
 ) -> Iterator[list[RecordSlice]]:
     """Split the slices, in their order, into one list for each of `counts`, with that many
     records."""
-    if len(counts) == 1:
-        yield list(slices)
-        return
     begin = 0  # records before it are split already
     remaining = list(reversed(slices))
     for end in itertools.accumulate(counts):

@@ -476,8 +476,7 @@ class Sender:
         """Send one Produce request with as many of these batches as fit into max.request.size.
         Return False if it was not sent: the batches wait, or have failed."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
-        queues = [batch.queue for batch in ready]
-        connection = self._connection(node_id, deadline, queues)
+        connection = self._connection(node_id, deadline, ready)
         if connection is None:
             return False
         chosen: list[ProducerBatch] = []
@@ -489,7 +488,7 @@ class Sender:
             chosen.append(batch)
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
-        version = self._produce_version(connection, queues[: len(chosen)])
+        version = self._produce_version(connection, chosen)
         request = self._produce_request(chosen, acks, version)
         for batch in chosen:
             batch.queue.on_sent(batch, node_id)
@@ -513,7 +512,7 @@ class Sender:
                     batch.queue.on_attempt_failed(batch, maybe_written=False)
                     self._fail(batch, str(error), error)
             else:
-                self._on_connection_lost(node_id, error, queues)
+                self._on_connection_lost(node_id, error, ready)
             return False
         if self._send_metrics is not None:
             self._send_metrics.sent(chosen)
@@ -524,9 +523,9 @@ class Sender:
         return True
 
     def _connection(
-        self, node_id: int, deadline: Deadline, queues: list[PartitionQueue]
+        self, node_id: int, deadline: Deadline, ready: list[ProducerBatch]
     ) -> Connection | None:
-        """Return the connection for batches of these partitions. None: connecting failed, and they
+        """Return the connection for these batches. None: connecting failed, and they
         wait, or the broker is too old for the codec, and they have failed."""
         try:
             connection: Connection | None
@@ -542,7 +541,7 @@ class Sender:
                 limit_ms = min(self.attempt_ms, 3_000) if others else self.attempt_ms
                 connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
         except KafkaError as error:
-            self._on_connection_lost(node_id, error, queues)
+            self._on_connection_lost(node_id, error, ready)
             return None
         if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, ZSTD_PRODUCE_VERSION):
             return connection
@@ -550,8 +549,8 @@ class Sender:
             f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
             f"{self._prefix}compression.type"
         )
-        for queue in queues:
-            self.fail_partition(queue, str(too_old), too_old)
+        for batch in ready:
+            self.fail_partition(batch.queue, str(too_old), too_old)
         return None
 
     def _build_wire(self, batch: ProducerBatch) -> None:
@@ -587,14 +586,14 @@ class Sender:
         )
         return 0 if is_proven else 1
 
-    def _produce_version(self, connection: Connection, queues: Iterable[PartitionQueue]) -> int:
+    def _produce_version(self, connection: Connection, chosen: Iterable[ProducerBatch]) -> int:
         """Return the version of a Produce: one with topic ids if the broker has them and all ids
         are known. Then the broker itself refuses batches for a topic that was recreated (KIP-516).
         Transactions of the first protocol have none."""
         transaction = self._transaction
         highest = None if transaction is None else transaction.produce_version
         is_first_protocol = transaction is not None and highest is None
-        if not is_first_protocol and None not in [queue.topic_id for queue in queues]:
+        if not is_first_protocol and None not in [batch.queue.topic_id for batch in chosen]:
             highest = ProduceRequest.MAX_VERSION
         return connection.choose_version(ProduceRequest, highest)
 
@@ -682,10 +681,10 @@ class Sender:
         self._process_response(self._sent[node_id].popleft(), response)
 
     def _on_connection_lost(
-        self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
+        self, node_id: int, error: KafkaError, unsent: Iterable[ProducerBatch] = ()
     ) -> None:
         """Retry later what was sent over a connection that broke, and may be written, and batches
-        of `queues`, which could not be sent. All fail if `error` is final (a port that is not
+        in `unsent`, which could not be sent. All fail if `error` is final (a port that is not
         Kafka's)."""
         requests = self._sent.pop(node_id, ())
         sizes = (sum(batch.wire_bytes for batch in request.batches) for request in requests)
@@ -699,7 +698,7 @@ class Sender:
                 f"{self._prefix}max.request.size={self._options.max_request_size}"
             )
         log.info("%s", error)
-        affected = list(queues)
+        affected = [batch.queue for batch in unsent]
         for batch in (batch for request in requests for batch in request.batches):
             queue = batch.queue
             if batch.has_failed:
