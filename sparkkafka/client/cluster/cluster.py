@@ -459,14 +459,18 @@ class Cluster:
         return len(known.partitions) if known is not None else None
 
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Return the leader in the cache; None if it is not known or its metadata outdated."""
-        topic = self.metadata.topics.get(tp.topic)
-        if topic is None or self._is_outdated(topic):
+        """Return the leader in the cache; None if it is not known, or if its metadata is stale or
+        older than metadata.max.age.ms."""
+        metadata = self.metadata
+        topic = metadata.topics.get(tp.topic)
+        if (
+            topic is None
+            or tp.topic in metadata.stale
+            or (time.monotonic() - topic.refreshed_at_s) * 1000 > self.metadata_age_ms
+        ):
             return None
         partition = topic.partitions.get(tp.partition)
-        if partition is None or partition.leader not in self.metadata.brokers:
-            return None
-        return partition
+        return partition if partition is not None and partition.leader in metadata.brokers else None
 
     def leader_epoch(self, tp: TopicPartition) -> int:
         """Return the leader epoch of the partition in the cache, NO_LEADER_EPOCH if `known_leader`
@@ -502,13 +506,6 @@ class Cluster:
         """Mark the metadata of a topic as stale if the error code of a broker implies that."""
         if errors.needs_metadata(code) or code == errors.ErrorCode.UNKNOWN_LEADER_EPOCH:
             self.mark_stale(tp.topic)
-
-    def _is_outdated(self, topic: TopicMetadata) -> bool:
-        """Return whether cached metadata is stale or older than metadata.max.age.ms."""
-        return (
-            topic.name in self.metadata.stale
-            or (time.monotonic() - topic.refreshed_at_s) * 1000 > self.metadata_age_ms
-        )
 
     def _refresh(
         self, names: list[str] | None, deadline: Deadline, *, once: bool = False
