@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, odd_values
-from sparkkafka.protocol.records.varint_columns import Flags, Ints, Sizes, encode, windows
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, Sizes, encode_words, windows
 from sparkkafka.protocol.wire.varints import varint_size
 from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.values import ValueRowError
@@ -373,9 +373,10 @@ def _encode_group(
         else:  # null becomes 0, whose word has no bits set
             np.multiply(column.values, column.valid, out=values[row])
     if varints[0].is_zigzag:
-        signs = values >> (8 * values.itemsize - 1)
-        values <<= 1
-        values ^= signs
+        if values.min() >= 0:
+            values <<= 1
+        else:
+            values = values << 1 ^ values >> (8 * values.itemsize - 1)
     codes = values.view(f"u{values.itemsize}")
     largest = codes.max(axis=1)
     widths = np.searchsorted(_WIDTH_LIMITS, largest, "right")
@@ -383,9 +384,7 @@ def _encode_group(
     for width in set(widths.tolist()):
         rows = np.flatnonzero(widths == width)
         group = (codes if len(rows) == len(codes) else codes[rows]).ravel()
-        for words, sizes in _encode_codes(group):
-            if not isinstance(sizes, int):
-                sizes = sizes.astype(np.uint8)
+        for words, sizes in _encode_codes(group, int(largest[rows].max())):
             for index, row in enumerate(rows.tolist()):
                 part = slice(index * count, (index + 1) * count)
                 size = sizes if isinstance(sizes, int) else sizes[part]
@@ -401,18 +400,22 @@ _WIDTH_LIMITS: Final = np.array([1 << 7, 1 << 14, 1 << 28, 1 << 56], np.uint64)
 """Smaller codes take words of 8, 16, 32 and 64 bits."""
 
 
-def _encode_codes(codes: NDArray[np.uint64]) -> list[tuple[Any, Sizes]]:
-    """Encode unsigned numbers as varints. Return (words, sizes) of their first eight bytes, and
-    behind them, if a number takes more, (words, sizes) of the other bytes."""
-    is_long = codes >= _WIDTH_LIMITS[-1]
-    if not is_long.any():
-        encoded = encode(codes)
-        return [(encoded.words, encoded.sizes)]
+def _encode_codes(codes: NDArray[np.uint64], largest: int) -> list[tuple[Any, Sizes]]:
+    """Encode unsigned numbers, the largest of which is `largest`, as varints. Return (words, sizes)
+    of their first eight bytes, and behind them, if a number takes more, (words, sizes) of the other
+    bytes."""
+    if largest < 1 << 56:
+        return [encode_words(codes, largest)]
     # Where there are nine or ten bytes, the first eight have the low 56 bits.
-    [(words, sizes)] = _encode_codes(codes & (_WIDTH_LIMITS[-1] - np.uint64(1)))
-    words = words | is_long * np.uint64(0x8080808080808080)
-    [(rest, rest_sizes)] = _encode_codes(codes >> np.uint64(56))
-    return [(words, np.where(is_long, 8, sizes)), (rest, rest_sizes * is_long)]
+    is_long = codes >= _WIDTH_LIMITS[-1]
+    low_bits = (1 << 56) - 1
+    words, sizes = encode_words(codes & np.uint64(low_bits), low_bits)
+    words |= is_long * np.uint64(0x8080808080808080)
+    rest, rest_sizes = encode_words(codes >> np.uint64(56), largest >> 56)
+    return [
+        (words, np.where(is_long, np.uint8(8), sizes)),
+        (rest, rest_sizes * is_long.view(np.uint8)),
+    ]
 
 
 def _merge_words(columns: Sequence[WordColumn | BinaryColumn]) -> list[WordColumn | BinaryColumn]:

@@ -271,17 +271,25 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     """Encode unsigned numbers in words; `encode_when_written` if some take nine or ten bytes."""
     if not len(codes):
         return Varints(codes.astype(np.uint8), 1, 1)
-    largest, min_size = int(codes.max()), varint_size(int(codes.min()))
+    largest = int(codes.max())
+    if largest >= 1 << 56:
+        return encode_when_written(codes)
+    return Varints(*encode_words(codes, largest), varint_size(int(codes.min())))
+
+
+def encode_words(codes: NDArray[np.uint64], largest: int) -> tuple[Words, Sizes]:
+    """Encode unsigned numbers of at most eight bytes, the largest of which is `largest` or less:
+    (words, sizes)."""
     # The bits of a code are moved up in groups of seven, one for each byte. Then a high bit is set
     # in each byte but the last. Each case below is that for another width of words.
     if largest < 1 << 7:
-        return Varints(codes.astype(np.uint8), 1, 1)
+        return codes.astype(np.uint8), 1
     if largest < 1 << 14:
         words: Any = codes.astype(np.uint16)
         words += words & np.uint16(0x3F80)
         longer = words > 0xFF
         words |= longer.astype(np.uint16) << np.uint16(7)
-        return Varints(words, longer.astype(np.int64) + 1, min_size)
+        return words, longer.view(np.uint8) + np.uint8(1)
     if largest < 1 << 28:
         words = codes.astype(np.uint32)
         words += (words & np.uint32(0x0FFFC000)) * np.uint32(3)
@@ -297,9 +305,7 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
         marks >>= np.uint32(7)
         marks *= np.uint32(0x01010101)
         marks >>= np.uint32(24)
-        return Varints(words, marks.astype(np.int64) + 1, min_size)
-    if largest >= 1 << 56:
-        return encode_when_written(codes)
+        return words, marks.astype(np.uint8) + np.uint8(1)
     # As above: groups of 28 bits are moved up, then those of 14, then those of 7.
     shifted = codes & np.uint64(0x00FFFFFFF0000000)
     shifted *= np.uint64(15)
@@ -322,9 +328,7 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     marks >>= np.uint64(7)
     marks *= np.uint64(0x0101010101010101)
     marks >>= np.uint64(56)
-    sizes = marks.view(np.int64)
-    sizes += 1
-    return Varints(words, sizes, min_size)
+    return words, marks.astype(np.uint8) + np.uint8(1)
 
 
 # --- writing ------------------------------------------------------------------------------------
