@@ -7,7 +7,7 @@ takes half a second in each new worker process of Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -69,9 +69,11 @@ def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     while len(_ODD[0]) < count:
         _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
     both = pa.Array.from_buffers(pa.binary(), 2 * count + 1, buffers)
-    return pc.take(both, _ODD[0].slice(0, count), boundscheck=False)
+    return _TAKE.call([both, _ODD[0].slice(0, count)], _NO_CHECK)
 
 
+_TAKE: Final = pc.get_function("take")
+_NO_CHECK: Final = pc.TakeOptions(boundscheck=False)
 _ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
 """The odd numbers; the array is replaced by a longer one when more are needed."""
 

@@ -139,19 +139,9 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
 _ONE = np.uint64(1)
 _ONES = np.uint64(0x0101010101010101)
 _ONE32 = np.uint32(1)
-# Steps that squeeze the gaps out of groups of seven bits: `keep` stays, `move` is shifted down `by`
-# bits to meet it. Then there are groups of 14 bits, then of 28, then of 56. _PAIRS32 has keep and
-# move of the first two steps for words of 32 bits.
+# Groups of seven bits, then of 14: those that stay, and those that are shifted down to meet them.
 _PAIRS32: Final = tuple(
     np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
-)
-_SQUEEZE: Final = tuple(
-    (np.uint64(keep), np.uint64(move), np.uint64(by))
-    for keep, move, by in (
-        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
-        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
-        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
-    )
 )
 
 
@@ -162,10 +152,11 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
     # The high bit of each byte that ends a varint: the lowest one is that of this varint.
     stops = ~words
     stops &= np.uint64(0x8080808080808080)
-    stops32 = stops.astype(np.uint32)
-    if int(stops32.min()):  # each ends within four bytes
-        values, sizes = _squeeze32(words.astype(np.uint32), stops32)
-        return values, at + sizes, None
+    if int(stops[0]) & 0xFFFFFFFF:  # the first one ends within four bytes
+        stops32 = stops.astype(np.uint32)
+        if int(stops32.min()):  # each does
+            values, sizes = _squeeze32(words.astype(np.uint32), stops32)
+            return values, at + sizes, None
     values, sizes = _squeeze64(words, stops)
     invalid: Flags | None = None
     longer = np.flatnonzero(stops == 0) if int(stops.min()) == 0 else stops[:0]
@@ -221,12 +212,18 @@ def _squeeze64(
     sizes >>= np.uint64(56)
     mask &= np.uint64(0x7F7F7F7F7F7F7F7F)
     words &= mask
-    shifted = mask
-    for keep, move, by in _SQUEEZE:
-        np.bitwise_and(words, move, out=shifted)
-        shifted >>= by
-        words &= keep
-        words |= shifted
+    # Groups of seven bits are moved down to groups of 14, those to groups of 28, and then 56, by
+    # subtracting the difference.
+    shifted = np.bitwise_and(words, np.uint64(0x7F007F007F007F00), out=mask)
+    shifted >>= _ONE
+    words -= shifted
+    np.right_shift(words, np.uint64(16), out=shifted)
+    shifted &= np.uint64(0x00003FFF00003FFF)
+    shifted *= np.uint64((1 << 16) - (1 << 14))
+    words -= shifted
+    np.right_shift(words, np.uint64(32), out=shifted)
+    shifted *= np.uint64((1 << 32) - (1 << 28))
+    words -= shifted
     return words, sizes.view(np.int64)
 
 

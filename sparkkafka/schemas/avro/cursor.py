@@ -250,7 +250,14 @@ class Cursor:
         self, path: str, bits: int = 64, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
         """Read varints, before zigzag decoding. Return also which entries failed, if any."""
-        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits, are_long=are_long)
+        return self._check_varints(
+            *read_unsigned(self.chunk.data, self.at, bits, are_long=are_long), path, bits
+        )
+
+    def _check_varints(
+        self, raw: NDArray[Any], after: Ints, wrong: Flags | None, path: str, bits: int
+    ) -> tuple[NDArray[Any], Flags | None]:
+        """Move behind varints as `read_unsigned` returns them; return what `read_varints` does."""
         if wrong is not None:
             # A varint beyond the payload's end is cut off: its last bytes are another row's.
             wrong &= after <= self.end
@@ -270,21 +277,20 @@ class Cursor:
     def read_blobs(self, path: str) -> tuple[Ints, Ints]:
         """Read strings or bytes with their length in front. Return where they start and how long
         they are; the length is 0 for inactive and bad entries."""
-        raw, failed = self.read_varints(path)
-        if failed is None and raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
-            raw >>= 1  # decodes a zigzag number that is not negative
-            lengths = raw.astype(np.int64)
-            starts, after = self.at, self.at + lengths
+        raw, starts, wrong = read_unsigned(self.chunk.data, self.at)
+        if raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
+            lengths = (raw >> 1).astype(np.int64)  # decodes zigzag numbers that are not negative
+            after = starts + lengths
             if not np.count_nonzero(after > self.end):
                 self.at = after
                 return starts, lengths
-        else:
-            lengths = unzigzag(raw)
-            if failed is not None:
-                lengths[failed] = 0
-            bad = lengths < 0
-            self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
-            lengths = np.where(bad, 0, lengths)
+        raw, failed = self._check_varints(raw, starts, wrong, path, 64)
+        lengths = unzigzag(raw)
+        if failed is not None:
+            lengths[failed] = 0
+        bad = lengths < 0
+        self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
+        lengths = np.where(bad, 0, lengths)
         remaining = self.end - self.at
         over = lengths > remaining
         if over.any():
