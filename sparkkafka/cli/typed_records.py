@@ -364,5 +364,5 @@ class _JsonChecker:
                     parse(text)
             except JsonSyntaxError as error:
                 rows.append(row)
-                reasons.append(f"the value {error}")
+                reasons.append(str(error))
         return Decoded(texts, np.array(rows, np.int64), tuple(reasons))

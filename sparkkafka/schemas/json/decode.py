@@ -28,7 +28,6 @@ from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     JsonNormalizer,
-    UnfitError,
     make_writer,
     max_item_bytes,
     may_take_too_much,
@@ -42,7 +41,12 @@ from sparkkafka.schemas.json.object_fields import (
 )
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
-from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
+from sparkkafka.schemas.json.syntax import (
+    MAX_NESTING,
+    JsonSyntaxError,
+    UnfitError,
+    nests_too_deep,
+)
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64

@@ -454,7 +454,7 @@ def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
             try:
                 value = syntax.parse(b" " + text)  # with the blank, a BOM is an error
             except syntax.JsonSyntaxError as error:
-                raise _WriteError(row, f"must be JSON text, and {error}") from None
+                raise _WriteError(row, f"must be JSON text, and {error.reason}") from None
             if not isinstance(value, kind):
                 what = "an object" if kind is dict else "an array"
                 raise _WriteError(

@@ -24,7 +24,8 @@ from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
-from sparkkafka.schemas.schema_errors import cut, names_hint
+from sparkkafka.schemas.json.syntax import UnfitError
+from sparkkafka.schemas.schema_errors import names_hint
 from sparkkafka.schemas.values import (
     BASE_BUDGET,
     BUDGET_PER_BYTE,
@@ -42,19 +43,6 @@ _LIST, _MAP, _STRUCT = JsonKind.LIST, JsonKind.MAP, JsonKind.STRUCT
 
 NOTHING: Final = object()
 """The rest of a value if a field takes all of it."""
-
-
-class UnfitError(ValueError):
-    """A value does not fit its field: the field's path, innermost step first, and the reason."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
-
-    def __str__(self) -> str:
-        path = "".join(reversed(self.path)).removeprefix(".")
-        return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
 
 
 class JsonNormalizer:
@@ -84,10 +72,7 @@ class JsonNormalizer:
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
         message is the reason."""
-        try:
-            value = syntax.parse(payload)
-        except syntax.JsonSyntaxError as error:
-            raise UnfitError(str(error)) from None
+        value = syntax.parse(payload)
         if value is None:
             return "null", None
         if self.item_bytes and takes_too_much(self._root, payload, value, self.item_bytes):

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from sparkkafka.schemas.schema_errors import cut
+
 MAX_NESTING: Final = 200
 """Levels of objects and arrays, including those in fields that are not read."""
 
@@ -33,8 +35,21 @@ class Number(str):
     __slots__ = ()
 
 
-class JsonSyntaxError(ValueError):
-    """Bytes that are not a JSON text. The message says why, and begins with "is" or "has"."""
+class UnfitError(ValueError):
+    """A value does not fit its field: the field's path, innermost step first, and the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        path = "".join(self.path[::-1]).removeprefix(".")
+        return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
+
+
+class JsonSyntaxError(UnfitError):
+    """Bytes that are not a JSON text. The reason says why, and begins with "is" or "has"."""
 
 
 def _refuse_constant(name: str) -> Any:
