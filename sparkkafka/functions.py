@@ -81,8 +81,11 @@ def from_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Decode binary Protobuf to a typed column, like `from_avro`. `message` is the message's name,
-    by default the first of the file."""
+    """Decode binary Protobuf, framed like Confluent's unless valueFraming=none, to a typed column.
+
+    `message` is the message's name, by default the first of the file; `subject`, `schema` and
+    `type` choose the column's type, and errors are raised, as in `from_avro`.
+    """
     return _decode_column(PROTOBUF, data, options, subject, schema, type, message)
 
 
@@ -94,8 +97,12 @@ def from_json_registry(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Decode JSON text (binary), with or without the registry's framing, to a typed column, like
-    `from_avro`: by a JSON Schema, or only by `type`."""
+    """Decode JSON text (binary), with or without the registry's framing, to a typed column.
+
+    The column's type is that of the JSON Schema (`schema`, or the subject's latest version); `type`
+    selects some of its fields, or is the type if there is no schema. Errors are raised as in
+    `from_avro`.
+    """
     return _decode_column(JSON, data, options, subject, schema, type)
 
 
@@ -180,7 +187,11 @@ def to_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Encode a struct as binary Protobuf, like `to_avro`."""
+    """Encode a struct as binary Protobuf, with the registry's framing unless valueFraming is none.
+
+    `message` is the message's name, by default the first of the file; `subject`, `schema` and
+    `type` choose the schema, and errors are raised, as in `to_avro`.
+    """
     return _encode_column(PROTOBUF, data, options, subject, schema, type, message)
 
 

@@ -79,8 +79,9 @@ class ResponseReader:
         self._frame_length = frame_length
         self._prefix = bytearray(PREFIX_BYTES)
         self._partial: _PartialResponse | None = None
-        self._low_water_bytes = 1  # the mark that is set now; 0: not known
-        self._has_low_water_marks = True
+        # The socket's SO_RCVLOWAT, from how many bytes on it counts as readable; 0: not known.
+        self._low_water_bytes = 1
+        self._has_low_water_marks = True  # whether the system lets them be set
 
     @property
     def begun_bytes(self) -> int:

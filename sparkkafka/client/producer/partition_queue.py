@@ -308,7 +308,7 @@ class PartitionQueue:
         batch.maybe_written = batch.maybe_written or maybe_written
         if self.state is QueueState.SENDING:
             self.state = QueueState.DRAINING
-        self._state_known_until_s = 0.0
+        self._state_known_until_s = 0.0  # the new leader, if it is one, may not know the id
 
     def on_out_of_order(self, batch: ProducerBatch) -> None:
         """Act on OUT_OF_ORDER_SEQUENCE_NUMBER, which says that the broker does not have the batch

@@ -505,6 +505,7 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
         raise _too_large(Codec.LZ4, max_bytes)
     frame = data
     if any_header_checksum:
+        # The last byte of the header: the second byte of the checksum of those after the magic.
         patched = bytearray(data)
         patched[header_bytes - 1] = _xxh32_short(bytes(data[4 : header_bytes - 1])) >> 8 & 0xFF
         frame = memoryview(patched)

@@ -552,7 +552,8 @@ _NUMBERS: Final[dict[str, dict[pa.DataType, Any]]] = {
 
 
 def _make_scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEncoder | None:
-    """Return an encoder of a type without types below it; None if the column does not fit."""
+    """Return an encoder of a column of type `source` as `node`, a type without types below it; None
+    if the column does not fit. `path`: the field's, for errors."""
     kind = node.kind
     types = pa.types
     if kind in _NUMBERS:

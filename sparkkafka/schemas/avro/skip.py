@@ -179,7 +179,8 @@ class BytesSkipper(BlobSkipper):
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         """Return the position after each length and its bytes; None if a length is negative or very
-        long."""
+        long. To `values`, if it is given, the lengths and the positions of the bytes are
+        appended."""
         raw, after, _ = read_unsigned(data, at)
         if raw.itemsize == 8 or np.bitwise_or.reduce(raw) & 1:  # long, or negative: for `skip`
             return None

@@ -358,7 +358,7 @@ class _Tokenizer:
         of the value and the length."""
         at, begin, end, *of_length = positions
         is_cut = begin > end
-        if tag < 8:  # an unknown field
+        if tag < 8:  # only a wire type: unknown fields, whose numbers are read one by one
             is_cut[:] = True
         self.read_one_by_one(messages[is_cut], at[is_cut], end[is_cut])
         wires, remaining = np.full(len(end), tag & 7), end - begin

@@ -319,8 +319,8 @@ class RegistryClient:
         return RegistryError(text, status=404, code=error.code)
 
     def _request_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
-        """Return a schema from the cache, or the response to a request for `path`. Raises the
-        errors of `by_id`."""
+        """Return a schema from the cache, where it has this key, or from the response to a GET of
+        `path`; `what` names it in errors. Raises the errors of `by_id`."""
 
         def fetch(deadline: Deadline) -> Schema:
             response = self._rest.request(what, "GET", path, deadline)
