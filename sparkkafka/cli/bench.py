@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import typer
 from typer import Option
 
@@ -21,13 +22,11 @@ from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table
 from sparkkafka.cli.write import ProgressBar, producer_settings
+from sparkkafka.client.producer.futures import TableDelivery
+from sparkkafka.client.producer.producer import Producer
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from sparkkafka.client.producer.futures import TableDelivery
+from sparkkafka.protocol.records.arrow import from_numpy
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -87,10 +86,6 @@ class Measurement:
 def _random_records(load: Load) -> pa.RecordBatch:
     """Return a batch of up to 256 KB or 10,000 records, to be sent again and again. Its random
     values compress to three quarters of their size, like those of most topics."""
-    import pyarrow as pa
-
-    from sparkkafka.protocol.records.arrow import from_numpy
-
     rows = max(1, min(10_000, (256 << 10) // load.size_bytes, load.records))
     letters = np.random.default_rng().integers(32, 96, rows * load.size_bytes, dtype=np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(load.size_bytes)
@@ -102,8 +97,6 @@ def _random_records(load: Load) -> pa.RecordBatch:
 def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measurement:
     """Write the load to a topic as fast as brokers acknowledge it, and measure that. Raises the
     error of the first batch that fails."""
-    from sparkkafka.client.producer.producer import Producer
-
     batch = _random_records(load)
     latencies_s: list[float] = []
     deliveries: deque[TableDelivery] = deque()  # not acknowledged at the last check

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 from sparkkafka.checkpoints import logs
+from sparkkafka.checkpoints.against_kafka import Position, decision_of, positions_of
 from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, diff, verify
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
@@ -28,9 +29,6 @@ from sparkkafka.errors import (
     counted,
     some,
 )
-
-if TYPE_CHECKING:
-    from sparkkafka.checkpoints.against_kafka import Position
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -94,8 +92,6 @@ def show(
     backups = _result_or_none(lambda: logs.backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
-        from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
-
         with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
             status = None
@@ -426,8 +422,6 @@ def _verify_with_kafka(
 ) -> list[VerifyFinding]:
     """Return the findings of `verify --kafka`: partitions that are gone, unread offsets that are
     deleted, logs that end before the query's offsets, and the exactly-once decision."""
-    from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
-
     found = []
     try:
         positions = positions_of(checkpoint, admin)

@@ -8,15 +8,12 @@ that has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Observation, get_meter
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.aggregator import MetricAggregator
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
 
 
 def name_and_unit(metric: catalogue.Metric) -> tuple[str, str]:

@@ -12,9 +12,11 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
@@ -25,10 +27,6 @@ from sparkkafka.errors import KafkaError, OptionError, UnknownTopicError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.read.input_partitions import compile_pattern
 from sparkkafka.spark.stream.progress import end_offsets
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
@@ -30,10 +33,6 @@ from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError, printable
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.delegation_tokens import with_token
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from pyspark.sql.streaming.query import StreamingQuery
 
 # Spark 4.0 and 4.1 report the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
