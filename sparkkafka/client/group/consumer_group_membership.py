@@ -187,7 +187,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     def _leave_request(self) -> Any:
         """Return the heartbeat with which this member leaves."""
         is_static = self.options.group_instance_id is not None
-        # A static member leaves and will come back, so the coordinator keeps its partitions.
+        # A static member leaves with epoch -2: it will come back, so the coordinator keeps its
+        # partitions.
         return messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,

@@ -115,6 +115,7 @@ class MemberThread(ABC):
         )
         self._stopping: Deadline | None = None
         """The deadline of `stop`, once it was called."""
+        # The steps that have failed in a row: since when, how many, and the last warning's time.
         self._failing_since_s: float | None = None
         self._failures = 0
         self._warned_at_s: float | None = None

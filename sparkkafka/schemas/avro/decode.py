@@ -443,8 +443,8 @@ class RecordDecoder(ValueDecoder):
             )
 
     def read(self, cursor: Cursor) -> pa.Array:
-        """Return a struct for each entry: each of the writer's fields is read for all entries, in
-        order."""
+        """Return a struct for each entry. Each of the writer's fields is read, or skipped if the
+        reader lacks it, for all entries, in order; those that the writer lacks get defaults."""
         count = len(cursor)
         children: list[pa.Array] = [None] * self.type.num_fields
         for step in self._steps:

@@ -180,7 +180,8 @@ class _Batch:
 
     def _read(self) -> None:
         """Read all rows: with pyarrow's reader, if they are enough to make that fast; those that it
-        cannot read are normalized one by one and then read."""
+        cannot read are normalized one by one and then read. Both of the decoder's readers, `raw`
+        and `complete`, read texts as they are; `complete` fails at fields that the type lacks."""
         complete, raw = self._decoder.complete, self._decoder.raw
         if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
@@ -926,7 +927,8 @@ def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -
 def _rebuild(
     column_type: pa.DataType, like: pa.Array, buffers: list[Any], children: list[pa.Array]
 ) -> pa.Array:
-    """Return an array of this type with other children, and the length and nulls of `like`."""
+    """Return an array of this type with these buffers and children, and the length, offset and
+    nulls of `like`."""
     return pa.Array.from_buffers(
         column_type, len(like), buffers, like.null_count, like.offset, children=children
     )

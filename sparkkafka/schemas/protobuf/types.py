@@ -217,7 +217,8 @@ def special_type(
 def scalar_type(
     field: Any, target: pa.DataType | None, path: str, writing: bool = False
 ) -> pa.DataType:
-    """Return the column's type for a scalar field. Raises OptionError as `special_type`."""
+    """Return the column's type for a scalar field. Raises OptionError, with the field's `path`, for
+    a `target` type (None: any) that it cannot become, or, if `writing`, cannot be made of."""
     field_type = FIELD_TYPES[field.type]
     digits = 0 if field_type.range is None or field.type == ENUM else len(str(field_type.range[1]))
     if writing and target is not None:

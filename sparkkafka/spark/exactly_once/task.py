@@ -148,7 +148,8 @@ def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
 def _describe_holder(
     task: TaskAttempt, options: WriteOptions, transaction: SingleTransaction
 ) -> str:
-    """Return which writer holds the task's transactional id, as far as Kafka knows."""
+    """Return which writer holds the task's transactional id, as far as Kafka knows and says within
+    3 s."""
     tid = transaction.transactional_id
     try:
         with Cluster(options.client) as cluster:
