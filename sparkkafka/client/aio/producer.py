@@ -16,14 +16,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
-from sparkkafka.client.aio.worker import (
-    AsyncClient,
-    LoopQueue,
-    Turn,
-    Worker,
-    awaited,
-    call_soon,
-)
+from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, Turn, Worker, awaited, call_soon
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (

@@ -370,10 +370,7 @@ class ConsumerCoordinator(RebalanceHooks):
             self._committer(offsets)(self._cluster, offsets, deadline)
 
     def commit_later(
-        self,
-        offsets: NewOffsets,
-        deadline: Deadline,
-        callback: CommitCallback | None,
+        self, offsets: NewOffsets, deadline: Deadline, callback: CommitCallback | None
     ) -> None:
         """Commit in the background, as the present member of the group. Raises OptionError without
         a group.id; the callback gets other errors."""

@@ -256,12 +256,7 @@ class CommitHandler(OffsetsHandler):
     topic_id_version: ClassVar[int]
     """From this version on the request has topic ids in place of names."""
 
-    def __init__(
-        self,
-        group_id: str,
-        offsets: NewOffsets,
-        topic_ids: TopicIds,
-    ) -> None:
+    def __init__(self, group_id: str, offsets: NewOffsets, topic_ids: TopicIds) -> None:
         super().__init__(group_id)
         self._offsets = offsets
         self._topic_ids = {tp: uuid.UUID(bytes=topic_ids[tp]) for tp in offsets if tp in topic_ids}

@@ -286,10 +286,7 @@ class ProducerThread:
         """Return how long the sender may wait for responses: until the next batch closes, the next
         lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
-        until_s = min(
-            now_s + MAX_SLEEP_S,
-            self._accumulator.close_at_s(self._buffer.begin_sleep()),
-        )
+        until_s = min(now_s + MAX_SLEEP_S, self._accumulator.close_at_s(self._buffer.begin_sleep()))
         if self._without_partition:
             waiting_since_s = (waiting[0].since_s for waiting in self._without_partition.values())
             until_s = min(

@@ -282,14 +282,7 @@ class AppendedRecords(TopicRecords):
     """Records that were queued one by one. `Producer.send` appends to the lists; times are seconds
     since 1970."""
 
-    __slots__ = (
-        "explicit_times_ms",
-        "headers",
-        "keys",
-        "partitions",
-        "sent_at_s",
-        "values",
-    )
+    __slots__ = ("explicit_times_ms", "headers", "keys", "partitions", "sent_at_s", "values")
 
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         super().__init__(topic, notifier)
@@ -568,10 +561,7 @@ def arrow_table(table: ArrowStream) -> pa.Table:
 
 
 def table_records(
-    table: ArrowStream,
-    topic: str | None,
-    notifier: OutcomeNotifier,
-    options: ProducerOptions,
+    table: ArrowStream, topic: str | None, notifier: OutcomeNotifier, options: ProducerOptions
 ) -> list[TableRecords]:
     """Check the rows of `send_table`, then return them in parts of one topic each. Raises
     OptionError for columns, EncodeError and ProduceError for rows."""

@@ -27,11 +27,7 @@ from sparkkafka.client.producer.futures import (
     fail_records,
     split_slices,
 )
-from sparkkafka.client.producer.partition_queue import (
-    PartitionQueue,
-    ProducerBatch,
-    QueueState,
-)
+from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch, QueueState
 from sparkkafka.client.producer.produce_errors import (
     WRITTEN,
     Action,
@@ -871,10 +867,7 @@ class Sender:
         return queue.topic_id is not None and self._cluster.topic_id(topic) == queue.topic_id
 
     def _acknowledge(
-        self,
-        batch: ProducerBatch,
-        base_offset: int = -1,
-        log_append_time_ms: int = -1,
+        self, batch: ProducerBatch, base_offset: int = -1, log_append_time_ms: int = -1
     ) -> None:
         """Report that a batch is written, and remove it; -1 is what the broker did not return."""
         if base_offset + batch.encoded.record_count > INT64_MAX:

@@ -547,9 +547,7 @@ def _text_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Valu
             writer.lend(part)
 
     return ValueCodec(
-        min_size,
-        read_bytes if kind is BYTES else read,
-        write_records if kind is RECORDS else write,
+        min_size, read_bytes if kind is BYTES else read, write_records if kind is RECORDS else write
     )
 
 

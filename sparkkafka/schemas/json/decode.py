@@ -41,12 +41,7 @@ from sparkkafka.schemas.json.object_fields import (
 )
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
-from sparkkafka.schemas.json.syntax import (
-    MAX_NESTING,
-    JsonSyntaxError,
-    UnfitError,
-    nests_too_deep,
-)
+from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64
