@@ -115,7 +115,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "data_contract",
         "values",
         "arrays",
-        "byte_columns",
         "decimals",
         "json",
         "avro",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.columns import byte_columns
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+from sparkkafka.schemas.values import ValueRowError
+
+CHUNK_ROWS: Final = 1 << 15
+"""The most rows that are encoded together. More make the tables of views larger, not faster."""
 
 PIECE_BYTES: Final = 1 << 17
 """NumPy searches bytes in pieces that stay in the processor's cache, which is five times faster."""
@@ -284,3 +289,52 @@ def struct_of(
     children = [as_type(child, part.type) for child, part in zip(children, arrow_type, strict=True)]
     bitmap = None if valid is None or valid.all() else validity(valid)
     return pa.Array.from_buffers(arrow_type, count, [bitmap], children=children)
+
+
+def spread_bytes(array: pa.Array, valid: Flags) -> pa.Array:
+    """Return a binary array of as many values as `valid` has: those of `array` where it is true,
+    and no bytes elsewhere."""
+    return byte_columns.regroup(array, offsets_of(valid))
+
+
+def encode_chunks(
+    values: pa.Array,
+    prefix: bytes,
+    encode_rows: Callable[[pa.Array, Ints], Sequence[byte_columns.ByteColumn]],
+) -> pa.Array:
+    """Return the payload of each value, after `prefix`, null for a null, as a binary array; as
+    large_binary if they take more than 2 GiB. `encode_rows` is called with values that are not null
+    and the index of each (which its ValueRowError has), and returns columns of their bytes."""
+
+    def encode_range(low: int, high: int) -> list[pa.Array]:
+        """Encode the rows from `low` to `high`: all at once, unless they take too much."""
+        chunk = values.slice(low, high - low)
+        not_null, rows, valid = chunk, np.arange(low, high), None
+        if chunk.null_count:
+            valid = arrow.is_valid(chunk)
+            not_null, rows = chunk.drop_null(), rows[valid]
+        try:
+            encoded = byte_columns.join(
+                [*byte_columns.constant(prefix), *encode_rows(not_null, rows)], len(rows)
+            )
+        except byte_columns.TooLargeError:
+            if high - low == 1:
+                raise ValueRowError(low, "the value takes more than 2 GiB") from None
+            middle = (low + high) // 2
+            return encode_range(low, middle) + encode_range(middle, high)
+        if valid is None:
+            return [encoded]
+        _, offsets, data = spread_bytes(encoded, valid).buffers()
+        return [pa.Array.from_buffers(pa.binary(), len(chunk), [validity(valid), offsets, data])]
+
+    arrays: list[pa.Array] = []
+    step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 50,000 as 25,000 twice
+    for low in range(0, len(values), max(step, 1)):
+        arrays += encode_range(low, min(low + step, len(values)))
+    if not arrays:
+        return pa.nulls(0, pa.binary())
+    if len(arrays) == 1:
+        return arrays[0]
+    if sum(array.nbytes for array in arrays) > byte_columns.MAX_BYTES:
+        arrays = [array.cast(pa.large_binary()) for array in arrays]
+    return pa.concat_arrays(arrays)

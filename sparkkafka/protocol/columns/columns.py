@@ -15,7 +15,6 @@ any negative key or value length.
 from __future__ import annotations
 
 from array import array
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -254,8 +253,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
         views = np.zeros((count, 4), np.int32)
         views[:, 0], views[:, 3] = lengths, starts
         buffers = [None, pa.py_buffer(views), data]
-        with suppress(pa.ArrowNotImplementedError):  # old versions of Arrow
-            return pa.Array.from_buffers(pa.binary_view(), count, buffers).cast(pa.binary())
+        return pa.Array.from_buffers(pa.binary_view(), count, buffers).cast(pa.binary())
     offsets = np.empty(2 * count + 2, np.int32)
     offsets[1:-1:2] = starts
     offsets[2:-1:2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))

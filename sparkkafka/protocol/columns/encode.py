@@ -21,20 +21,22 @@ import pyarrow.compute as pc
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol import constants
+from sparkkafka.protocol.columns import byte_columns
+from sparkkafka.protocol.columns.byte_columns import (
+    BinaryColumn,
+    ByteColumn,
+    VarintColumn,
+    WordColumn,
+    blobs_of,
+    regroup,
+)
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.join import Blobs, join_records
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.batches import MAGIC, RecordBatch
-from sparkkafka.protocol.records.varint_columns import (
-    Ints,
-    Varints,
-    encode,
-    widths,
-    write_varints,
-    zigzag,
-)
+from sparkkafka.protocol.records.varint_columns import Ints, widths, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes, varint_size
 from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 
@@ -45,6 +47,8 @@ _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's i
 
 _NULL = 1  # zigzag of -1, the length of a null key or value
 _NULL_BLOB = bytes([_NULL])
+_NULL_LENGTH = WordColumn(np.uint8(_NULL), 1, 1)
+_ZERO = WordColumn(np.uint8(0), 1, 1)  # attributes, or the number of headers of each record
 
 _varint = functools.lru_cache(1024)(varint_bytes)
 """Lengths and deltas recur: to find their bytes takes a quarter of the time of encoding them."""
@@ -428,86 +432,20 @@ class _Rows:
         The batches of rows low..high have `counts` rows and begin at the rows `begins`, counted
         from `low`; `deltas` are the rows' timestamp deltas.
         """
-        timestamp_deltas = encode(zigzag(deltas))
-        offset_deltas = encode(
-            zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))
-        )
+        offset_deltas = np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
         body = self._variable_sizes(low, high)  # bytes of each record after its length
-        body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
-
-        # Arrow joins for each record: varints, [key, varints,] [value,] [headers]. Without headers
-        # a record ends in a zero, their count. It is written before the next record's varints,
-        # because each part costs Arrow as much time as a column of varints costs here.
-        trailing = self.headers is None
-        # `numbers` are the varints before the next part.
-        parts: list[Any] = []
-        numbers: list[Varints | int] = [0] if trailing else []
-        numbers += [encode(zigzag(body)), 0, timestamp_deltas, offset_deltas]
+        body += 1 + widths(zigzag(deltas)) + widths(zigzag(offset_deltas))
+        columns: list[ByteColumn] = [VarintColumn(body), _ZERO]
+        columns += VarintColumn(deltas), VarintColumn(offset_deltas)
         for column in (self.keys, self.values):
-            if column is None:
-                numbers.append(_NULL)
-            else:
-                numbers.append(column.encode_lengths(low, high))
-                parts += [pack_varints(numbers, high - low), column.slice(low, high)]
-                numbers = []
-        if self.headers is not None:
-            numbers.append(self.headers.encode_counts(low, high))
-            parts += [pack_varints(numbers, high - low), self.headers.encode_headers(low, high)]
-        elif numbers:
-            parts.append(pack_varints(numbers, high - low))
-        _, offsets_buffer, content = join_rows(parts).buffers()
-        view = memoryview(content)
-        edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
-        if trailing:  # the zero that a row begins with belongs to the record before
-            view = memoryview(b"".join((view, b"\0")))
-            edges += 1
-        return view, edges
+            columns += [_NULL_LENGTH] if column is None else column.byte_columns(low, high)
+        columns += [_ZERO] if self.headers is None else self.headers.byte_columns(low, high)
+        _, offsets, content = byte_columns.join(columns, high - low, arrow.BATCH_POOL).buffers()
+        edges = np.frombuffer(offsets, np.int32)[: high - low + 1].astype(np.int64)
+        return memoryview(content), edges
 
 
 # --- columns of keys, values and headers ----------------------------------------------------------
-
-_NOTHING = arrow.repeat_text("", 1).cast(pa.binary())[
-    0
-]  # b"" itself would make pyarrow import pandas
-
-
-def pack_varints(fields: Sequence[Varints | int], count: int) -> pa.Array:
-    """Make an Arrow binary array of `count` rows, each with the varints of several fields one after
-    the other. An int is the same byte in all rows."""
-    sizes = np.zeros(count, np.int64)
-    min_size = 0  # the least bytes of the fields that are not written yet
-    for field in fields:
-        sizes += 1 if isinstance(field, int) else field.sizes
-        min_size += 1 if isinstance(field, int) else field.min_size
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    content = np.empty(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].astype(np.int64)
-    for field in fields:
-        if isinstance(field, int):
-            content[at] = field
-            at += 1
-            min_size -= 1
-        else:
-            min_size -= field.min_size
-            write_varints(content, at, field, min_size)
-            at += field.sizes
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def join_rows(parts: Sequence[Any]) -> pa.Array:
-    """Concatenate arrays of binary row by row: row i has the bytes of row i of each array. Null
-    counts as empty, unless there is only one array."""
-    if len(parts) == 1:
-        return parts[0]
-    return pc.binary_join_element_wise(
-        *parts,
-        _NOTHING,
-        null_handling="replace",
-        null_replacement=b"",
-        memory_pool=arrow.BATCH_POOL,
-    )
 
 
 class BlobColumn:
@@ -535,9 +473,14 @@ class BlobColumn:
         self.sizes: Ints = byte_counts + number_sizes
         """Bytes of each row and of the length before it."""
 
-    def encode_lengths(self, low: int, high: int) -> Varints:
-        """Encode the lengths of the rows from `low` up to `high` as varints."""
-        return encode(zigzag(self.lengths[low:high]))
+    def byte_columns(self, low: int, high: int) -> list[ByteColumn]:
+        """Return the rows from `low` up to `high` as columns of bytes: each length, then the key or
+        value itself."""
+        lengths, valid = self.lengths[low:high], None
+        written = lengths
+        if self.min_length < 0:
+            valid, written = lengths >= 0, np.maximum(lengths, 0)
+        return [VarintColumn(lengths), BinaryColumn(self.slice(low, high), written, valid)]
 
     def blobs(self, low: int, high: int) -> Blobs | None:
         """Return the rows from `low` up to `high` as views for `join_records`; None for
@@ -588,27 +531,18 @@ class HeaderColumn:
         self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
         """Bytes of each row's headers and of their count."""
 
-    def encode_counts(self, low: int, high: int) -> Varints:
-        """Encode the number of headers of each of the rows from `low` up to `high`."""
-        return encode(zigzag(self._counts[low:high]))
-
-    def encode_headers(self, low: int, high: int) -> pa.Array:
-        """Encode the headers, without their count, of each of the rows from `low` up to `high`."""
+    def byte_columns(self, low: int, high: int) -> list[ByteColumn]:
+        """Return the headers of the rows from `low` up to `high` as columns of bytes: the number of
+        each row's headers, then the headers."""
+        counts = VarintColumn(self._counts[low:high])
         edges = self._edges[low : high + 1]
         first, last = int(edges[0]), int(edges[-1])
         if first == last:
-            return pa.nulls(high - low, pa.binary())
-        headers = join_rows(
-            [
-                pack_varints([self._keys.encode_lengths(first, last)], last - first),
-                self._keys.slice(first, last),
-                pack_varints([self._values.encode_lengths(first, last)], last - first),
-                self._values.slice(first, last),
-            ]
+            return [counts]
+        headers = byte_columns.join(
+            [*self._keys.byte_columns(first, last), *self._values.byte_columns(first, last)],
+            last - first,
+            arrow.BATCH_POOL,
         )
         # The headers of a row are adjacent: its bytes go from its first to its last header.
-        _, offsets_buffer, content = headers.buffers()
-        offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
-        return pa.Array.from_buffers(
-            pa.binary(), high - low, [None, pa.py_buffer(offsets), content]
-        )
+        return [counts, blobs_of(regroup(headers, edges - first))]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import BATCH_POOL
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode, zigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode_words, zigzag
 from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
 
 Words = NDArray[np.uint64] | np.uint64
@@ -88,9 +88,8 @@ class _Numbers(NamedTuple):
     @classmethod
     def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
         """Encode unsigned numbers (zigzag codes) as varints, which take at most `widest` bytes."""
-        encoded = encode(codes)
-        sizes = np.asarray(encoded.sizes).astype(np.uint64)
-        return cls(encoded.words.astype(np.uint64), sizes, widest)
+        words, sizes = encode_words(codes, int(codes.max()))
+        return cls(words.astype(np.uint64), np.asarray(sizes).astype(np.uint64), widest)
 
     @classmethod
     def of_constant(cls, value: int) -> _Numbers | None:
@@ -113,24 +112,11 @@ _ZERO_BYTE = _Numbers(np.uint64(0), _ONE, 1)
 _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 
-def _views_can_be_cast() -> bool:
-    """Return whether this pyarrow has binary views and casts them to binary."""
-    try:
-        view = pa.Array.from_buffers(pa.binary_view(), 1, [None, pa.py_buffer(bytes(16))])
-        return bool(view.cast(pa.binary()).type == pa.binary())
-    except (AttributeError, pa.ArrowException):  # an older pyarrow
-        return False
-
-
-_SUPPORTED = _views_can_be_cast()
-
-
 def join_records(
     keys: Blobs | None, values: Blobs, timestamp_deltas: Ints, counts: Sequence[int]
 ) -> tuple[memoryview, Ints] | None:
     """Encode records of consecutive batches of `counts` rows: (their bytes, where each begins and
-    then where the last ends). None if the varints of some record take more than twelve bytes, or if
-    this pyarrow cannot do it.
+    then where the last ends). None if the varints of some record take more than twelve bytes.
 
     The records have no headers; `keys` None means that all are null.
     """
@@ -144,7 +130,7 @@ def join_records(
     timestamp = _Numbers.of(timestamp_deltas)
     offset = _Numbers.of_offset_deltas(counts)
     first_length, value_length = lengths[0], lengths[-1]  # without keys both are the values'
-    if not _SUPPORTED or timestamp is None or offset is None:
+    if timestamp is None or offset is None:
         return None
     if first_length is None or value_length is None:
         return None

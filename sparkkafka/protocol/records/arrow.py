@@ -59,7 +59,9 @@ def or_zero(array: pa.Array) -> NDArray[Any]:
     return values * is_valid(array) if array.null_count else values
 
 
-def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
+def odd_values(
+    offsets: NDArray[np.int32], data: pa.Buffer, pool: pa.MemoryPool | None = None
+) -> pa.Array:
     """Copy slices of the data to a binary array: those between the second and third offset, the
     fourth and fifth, and so on, in any order. They are the odd values of an array with these
     offsets. Arrow estimates the memory of the copy from the first and the last offset, which must
@@ -69,7 +71,7 @@ def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     while len(_ODD[0]) < count:
         _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
     both = pa.Array.from_buffers(pa.binary(), 2 * count + 1, buffers)
-    return _TAKE.call([both, _ODD[0].slice(0, count)], _NO_CHECK)
+    return _TAKE.call([both, _ODD[0].slice(0, count)], _NO_CHECK, pool)
 
 
 _TAKE: Final = pc.get_function("take")

@@ -1,25 +1,23 @@
-"""Varints and byte strings of a whole numpy column, read from and written to positions of a buffer.
+"""Varints and byte strings of a whole numpy column: reads, encodes and copies them.
 
 `protocol.wire.varints` says what a varint is, and has those of one value. Here each call handles
 one field of many records, with a few numpy operations and no loop over records.
 
 Reading takes eight bytes at each position and squeezes the seventh bits out of them together, or
-two bytes in narrow numbers, which are several times as fast to work on. Writing stores whole words,
-which costs a fraction of single bytes. The last bytes of a word may lie after its value: what is
-written there later overwrites them (`slack_bytes`); without it single bytes are stored.
+two bytes in narrow numbers, which are several times as fast to work on.
 
-`at` has a position in `data` (in `out`, when writing) for each value, and `sizes` its bytes there.
+`at` has a position in `data` for each value, and `sizes` its bytes there.
 A word is an unsigned number of 8, 16, 32 or 64 bits whose lowest byte comes first in the buffer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.wire.varints import VARINT_BITS, VARLONG_BITS, BadVarintError, varint_size
+from sparkkafka.protocol.wire.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -248,32 +246,6 @@ def widths(unsigned: NDArray[np.uint64]) -> Ints:
     return sizes
 
 
-class Varints(NamedTuple):
-    """Varints to write: the bytes of each as a word, the first one lowest; their number; and the
-    smallest number. If `are_values`, the words are the values, encoded when they are written."""
-
-    words: Words
-    sizes: Sizes
-    min_size: int
-    are_values: bool = False
-
-
-def encode_when_written(codes: NDArray[np.uint64]) -> Varints:
-    """Make varints of unsigned numbers of any size, which are encoded when they are written. That
-    is faster than `encode` where a word may not be written whole, for lack of slack."""
-    return Varints(codes, widths(codes), 1, are_values=True)
-
-
-def encode(codes: NDArray[np.uint64]) -> Varints:
-    """Encode unsigned numbers in words; `encode_when_written` if some take nine or ten bytes."""
-    if not len(codes):
-        return Varints(codes.astype(np.uint8), 1, 1)
-    largest = int(codes.max())
-    if largest >= 1 << 56:
-        return encode_when_written(codes)
-    return Varints(*encode_words(codes, largest), varint_size(int(codes.min())))
-
-
 def encode_words(codes: NDArray[np.uint64], largest: int) -> tuple[Words, Sizes]:
     """Encode unsigned numbers of at most eight bytes, the largest of which is `largest` or less:
     (words, sizes)."""
@@ -328,66 +300,7 @@ def encode_words(codes: NDArray[np.uint64], largest: int) -> tuple[Words, Sizes]
     return words, marks.astype(np.uint8) + np.uint8(1)
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
-PAD: Final = 8
-"""Bytes after the last value of a buffer that writing may overwrite."""
-
-
-def write_words(
-    out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack_bytes: int
-) -> None:
-    """Write the first bytes of each word at its position: as many as `sizes` says, or all if the
-    word has fewer. `min_size`: the smallest of the sizes. The last PAD bytes of `out` belong to no
-    value. `slack_bytes`: so many bytes behind each value are written later, so writing the value
-    may overwrite them."""
-    size = words.itemsize
-    if min_size >= size - slack_bytes:
-        # Whole words: what they overwrite is written later.
-        windows(out, words.dtype)[at] = words
-    else:
-        # Byte by byte.
-        for index in range(size):
-            if index >= min_size:
-                rows = np.flatnonzero(sizes > index)
-                if not len(rows):
-                    return
-                at, words, sizes = at[rows], words[rows], sizes[rows]
-            byte = words >> words.dtype.type(8 * index) if index else words
-            out[at + index] = byte.astype(np.uint8)
-
-
-def write_varints(out: Bytes, at: Ints, varints: Varints, slack_bytes: int) -> None:
-    """Write each varint at its position in `out`; one of size 0 writes nothing. `slack_bytes`: so
-    many bytes behind each varint are written later, so writing it may overwrite them."""
-    if not varints.are_values:
-        write_words(out, at, varints.words, varints.sizes, varints.min_size, slack_bytes)
-    elif varints.min_size:
-        _write_values(out, at, varints.words, varints.sizes)
-    else:
-        rows = np.flatnonzero(varints.sizes)
-        _write_values(out, at[rows], varints.words[rows], varints.sizes[rows])
-
-
-def _write_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -> None:
-    """Encode and write the values, one byte of all in each step."""
-    widest = int(sizes.max(initial=0))
-    for index in range(widest):
-        byte = (values >> np.uint64(7 * index) if index else values).astype(np.uint8)
-        if index == widest - 1:
-            out[at + index] = byte
-            return
-        longer = sizes > index + 1
-        if longer.all():
-            byte |= np.uint8(0x80)
-            out[at + index] = byte
-        else:
-            byte &= np.uint8(0x7F)
-            byte |= longer.view(np.uint8) << np.uint8(7)
-            out[at + index] = byte
-            rows = np.flatnonzero(longer)
-            at, values, sizes = at[rows], values[rows], sizes[rows]
+# --- copying ------------------------------------------------------------------------------------
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:

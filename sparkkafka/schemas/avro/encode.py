@@ -20,13 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.records.arrow import bits, blob_offsets, from_numpy, is_valid, to_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.protocol.wire.varints import zigzag_bytes
-from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import offsets_of
-from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.byte_columns import (
+from sparkkafka.protocol.columns.byte_columns import (
     BinaryColumn,
     ByteColumn,
     VarintColumn,
@@ -34,13 +28,17 @@ from sparkkafka.schemas.byte_columns import (
     blobs_of,
     constant,
     counts_of,
-    encode_chunks,
     join,
     numbers_of,
     only_valid,
     regroup,
-    spread_bytes,
 )
+from sparkkafka.protocol.records.arrow import bits, blob_offsets, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+from sparkkafka.protocol.wire.varints import zigzag_bytes
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import encode_chunks, offsets_of, spread_bytes
+from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
 from sparkkafka.schemas.schema_errors import cut, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.protocol.columns.byte_columns import ByteColumn, blobs_of
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
 from sparkkafka.schemas.arrays import null_outside, scalar
 from sparkkafka.schemas.avro import schema as avro
@@ -29,7 +30,6 @@ from sparkkafka.schemas.avro.types import (
     holds_recursive_value,
     may_be_null,
 )
-from sparkkafka.schemas.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
 from sparkkafka.schemas.json.plan import node_of_type

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, copy_pieces
 from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
 
 _PIECE_BYTES: Final = 1 << 18
@@ -328,7 +328,7 @@ class _Piece:
 
         lengths = np.where(is_name, ends - starts, 0)
         data[at[colons]] = ord(" ")
-        blanks = np.full(int(lengths.max(initial=0)) + PAD, ord(" "), np.uint8)
+        blanks = np.full(int(lengths.max(initial=0)), ord(" "), np.uint8)
         copy_pieces(blanks, np.zeros_like(lengths), lengths, data, starts)
         names = (texts, starts + 1, ends - 1)
         if len(maps) == 1:

@@ -14,23 +14,28 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.varint_columns import Flags, Ints, zigzag
-from sparkkafka.protocol.wire.varints import varint_bytes
-from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import flags_of, item_counts, map_items, offsets_of
-from sparkkafka.schemas.byte_columns import (
+from sparkkafka.protocol.columns.byte_columns import (
     BinaryColumn,
     ByteColumn,
     VarintColumn,
     blobs_of,
     constant,
-    encode_chunks,
     join,
     numbers_of,
     only_valid,
     regroup,
+)
+from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records import arrow
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, zigzag
+from sparkkafka.protocol.wire.varints import varint_bytes
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import (
+    encode_chunks,
+    flags_of,
+    item_counts,
+    map_items,
+    offsets_of,
     spread_bytes,
 )
 from sparkkafka.schemas.protobuf import types

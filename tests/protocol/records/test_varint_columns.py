@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.protocol.records.varint_columns import (
-    PAD,
-    Varints,
-    encode,
-    encode_when_written,
-    read,
-    read_unsigned,
-    write_varints,
-)
+from sparkkafka.protocol.columns.byte_columns import VarintColumn, blobs_of, join
+from sparkkafka.protocol.records.varint_columns import encode_words, read, read_unsigned
 from sparkkafka.protocol.wire.varints import BadVarintError, read_varint, varint_bytes
 from tests.support import reference
 from tests.support.properties import examples
@@ -82,36 +74,19 @@ def test_every_value_of_one_and_two_bytes(widest: int) -> None:
     assert after.tolist() == ends.tolist()
 
 
-@pytest.mark.parametrize("way", [encode, encode_when_written])
-@given(codes=st.lists(CODES, max_size=40))
-def test_codes_are_written_one_behind_the_other(
-    way: Callable[[np.ndarray], Varints], codes: list[int]
-) -> None:
+@given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**56 - 1)), min_size=1, max_size=40))
+def test_codes_are_encoded_as_each_one_is(codes: list[int]) -> None:
+    words, sizes = encode_words(np.array(codes, np.uint64), max(codes))
     each = [varint_bytes(code) for code in codes]
-    found = way(np.array(codes, np.uint64))
-    starts = np.cumsum([0, *map(len, each)])
-    out = np.zeros(int(starts[-1]) + PAD, np.uint8)
-    write_varints(out, starts[:-1], found, 0)
-    assert out[: starts[-1]].tobytes() == b"".join(each)
-    assert np.broadcast_to(found.sizes, len(each)).tolist() == [len(data) for data in each]
-    assert found.min_size <= min(map(len, each), default=1)
+    assert np.broadcast_to(sizes, len(codes)).tolist() == [len(data) for data in each]
+    assert [int(word) for word in words] == [int.from_bytes(data, "little") for data in each]
 
 
-@given(st.lists(CODES, min_size=1, max_size=40), st.integers(0, 9), st.booleans(), st.data())
-def test_codes_are_written_beside_other_bytes(
-    codes: list[int], gap: int, has_room: bool, data: st.DataObject
-) -> None:
-    """With room, the bytes behind a varint are those that are written later."""
-    rows = data.draw(st.lists(st.booleans(), min_size=len(codes), max_size=len(codes)))
-    chosen = np.flatnonzero(rows)
+@given(st.lists(CODES, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=40))
+def test_codes_are_written_beside_other_bytes(codes: list[int], others: list[bytes]) -> None:
+    count = min(len(codes), len(others))
+    column = VarintColumn(np.array(codes[:count], np.uint64), is_zigzag=False)
+    beside = blobs_of(pa.array(others[:count], pa.binary()))
+    joined = join([column, beside, column], count).to_pylist()
     each = [varint_bytes(code) for code in codes]
-    starts = np.cumsum([0, *(len(part) + gap for part in each)])
-    out = np.full(int(starts[-1]) + PAD, 0xAA, np.uint8)
-    found = encode(np.array(codes, np.uint64)[chosen])
-    write_varints(out, starts[chosen], found, gap if has_room else 0)
-    written = out.tobytes()
-    for row, part in enumerate(each):
-        begin, stop = int(starts[row]), int(starts[row]) + len(part)
-        assert written[begin:stop] == (part if rows[row] else b"\xaa" * len(part))
-        if not has_room:
-            assert written[stop : int(starts[row + 1])] == b"\xaa" * gap
+    assert joined == [code + other + code for code, other in zip(each, others, strict=False)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas import byte_columns
+from sparkkafka.protocol.columns import byte_columns
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import ValueRowError
 from tests.schemas.avro.avro_cases import oracle, record, schema, written

@@ -11,22 +11,17 @@ a thousand values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, odd_values
+from sparkkafka.protocol.records.arrow import blob_offsets, odd_values
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, Sizes, encode_words, windows
 from sparkkafka.protocol.wire.varints import varint_size
-from sparkkafka.schemas.arrays import offsets_of
-from sparkkafka.schemas.values import ValueRowError
 
-CHUNK_ROWS: Final = 1 << 15
-"""The most rows that are encoded together. More make the tables of views larger, not faster."""
 _MAX_WORD: Final = 8
 _MAX_WORDS: Final = 4  # the most words of a slice
 _BITS: Final = np.uint64(64)
@@ -149,63 +144,18 @@ def regroup(array: pa.Array, offsets: Ints) -> pa.Array:
     return binary_of(blob_offsets(array)[offsets], array.buffers()[2])
 
 
-def spread_bytes(array: pa.Array, valid: Flags) -> pa.Array:
-    """Return a binary array of as many values as `valid` has: those of `array` where it is true,
-    and no bytes elsewhere."""
-    return regroup(array, offsets_of(valid))
-
-
 class TooLargeError(Exception):
     """The rows may take more than the 2 GiB of a binary array together."""
 
 
-def encode_chunks(
-    values: pa.Array, prefix: bytes, encode_rows: Callable[[pa.Array, Ints], Sequence[ByteColumn]]
-) -> pa.Array:
-    """Return the payload of each value, after `prefix`, null for a null, as a binary array; as
-    large_binary if they take more than 2 GiB. `encode_rows` is called with values that are not null
-    and the index of each (which its ValueRowError has), and returns columns of their bytes."""
-
-    def encode_range(low: int, high: int) -> list[pa.Array]:
-        """Encode the rows from `low` to `high`: all at once, unless they take too much."""
-        chunk = values.slice(low, high - low)
-        not_null, rows, valid = chunk, np.arange(low, high), None
-        if chunk.null_count:
-            valid = is_valid(chunk)
-            not_null, rows = chunk.drop_null(), rows[valid]
-        try:
-            encoded = join([*constant(prefix), *encode_rows(not_null, rows)], len(rows))
-        except TooLargeError:
-            if high - low == 1:
-                raise ValueRowError(low, "the value takes more than 2 GiB") from None
-            middle = (low + high) // 2
-            return encode_range(low, middle) + encode_range(middle, high)
-        if valid is None:
-            return [encoded]
-        _, offsets, data = spread_bytes(encoded, valid).buffers()
-        return [pa.Array.from_buffers(pa.binary(), len(chunk), [validity(valid), offsets, data])]
-
-    arrays: list[pa.Array] = []
-    step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 50,000 as 25,000 twice
-    for low in range(0, len(values), max(step, 1)):
-        arrays += encode_range(low, min(low + step, len(values)))
-    if not arrays:
-        return pa.nulls(0, pa.binary())
-    if len(arrays) == 1:
-        return arrays[0]
-    if sum(array.nbytes for array in arrays) > MAX_BYTES:
-        arrays = [array.cast(pa.large_binary()) for array in arrays]
-    return pa.concat_arrays(arrays)
-
-
-def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
+def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None = None) -> pa.Array:
     """Return the bytes of `count` rows as a binary array. Raises TooLargeError."""
     if not columns or not count:
         return binary_of(np.zeros(count + 1, np.int32), pa.py_buffer(b""))
     merged = _merge_words(_encode_varints(columns, count))
     slices = _slices_of(merged, count)
     if slices is not None:
-        return _join_slices(slices, count)
+        return _join_slices(slices, count, pool)
     per_row = len(merged)
     table = pa.allocate_buffer(count * per_row * _VIEW_BYTES)  # libc would return it to the system
     buffers: list[pa.Buffer] = []
@@ -234,7 +184,7 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
     if total > MAX_BYTES:
         raise TooLargeError
     joined = pa.Array.from_buffers(pa.binary_view(), count * per_row, [None, table, *buffers])
-    joined = joined.cast(pa.binary())
+    joined = joined.cast(pa.binary(), memory_pool=pool)
     return binary_of(blob_offsets(joined)[::per_row], joined.buffers()[2])
 
 
@@ -307,7 +257,7 @@ def _slices_of(columns: Sequence[WordColumn | BinaryColumn], count: int) -> list
     return slices if is_short else None
 
 
-def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
+def _join_slices(slices: Sequence[Slice], count: int, pool: pa.MemoryPool | None) -> pa.Array:
     """Return the bytes of `count` rows as a binary array. The columns are concatenated, and Arrow
     copies slices of them in the order of the rows. If a word precedes a slice, the slice begins
     earlier by the word's size, and the word is written there afterwards."""
@@ -326,7 +276,7 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
     source = np.empty(2 * begin, np.uint8)
     np.concatenate(parts, out=source[:begin])
     offsets[0], offsets[-1] = 0, len(source)
-    joined = odd_values(offsets, pa.py_buffer(source))
+    joined = odd_values(offsets, pa.py_buffer(source), pool)
     ends, content = blob_offsets(joined), joined.buffers()[2]
     out = np.ndarray((content.size,), np.uint8, content)
     for index, (_, front) in enumerate(slices):
