@@ -17,25 +17,36 @@ slower, and those that decode need pandas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from datetime import UTC
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
 
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import AVRO, DEBEZIUM, DEPTH_OPTION, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
+from sparkkafka.protocol.records.arrow import as_binary
+from sparkkafka.schemas.column import (
+    ColumnDecoder,
+    ColumnEncoder,
+    ColumnPlan,
+    EncodePlan,
+    format_module,
+    in_pieces,
+)
+from sparkkafka.schemas.registry.client import RegistryClient, connect, open_registry
+from sparkkafka.schemas.schema_choice import encode_plan
 from sparkkafka.spark.registration import needs_pyspark
 
 with needs_pyspark("sparkkafka.functions"):
-    import pyspark  # noqa: F401
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, functions, types
     from pyspark.sql.types import DataType
 
-    from sparkkafka.schemas.column import ColumnDecoder, ColumnEncoder, ColumnPlan, EncodePlan
-    from sparkkafka.schemas.registry.client import RegistryClient
+    from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 
 __all__ = [
     "from_avro",
@@ -126,11 +137,6 @@ def unwrap_debezium(
     Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
     bad envelope, unless the option onBadRecord is null.
     """
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from sparkkafka.schemas.registry.client import connect, open_registry
-    from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.change_columns import split_columns, unwrapped_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
@@ -140,7 +146,7 @@ def unwrap_debezium(
     chosen = _spark_type(type)
     split = None
     if chosen is not None:
-        if not isinstance(chosen, StructType):
+        if not isinstance(chosen, types.StructType):
             raise OptionError("type must have the columns of the table: 'id bigint, name string'")
         split = split_columns(chosen, (), keys_from_rows=False, has_lists=False)
         if split.key is not None:
@@ -259,10 +265,6 @@ def _decode_column(
     message: str | None = None,
 ) -> Column:
     """Return the column of decoded payloads, for the functions from_…."""
-    import pyarrow as pa
-
-    from sparkkafka.schemas.registry.client import connect, open_registry
-    from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
     formats = _parse_options(format, options, subject, schema, Side.READ, message)
@@ -285,15 +287,6 @@ def _encode_column(
     message: str | None = None,
 ) -> Column:
     """Return the column of encoded values, for the functions to_…."""
-    from dataclasses import replace
-
-    from pyspark.sql.types import BinaryType
-
-    from sparkkafka.schemas.column import format_module
-    from sparkkafka.schemas.registry.client import open_registry
-    from sparkkafka.schemas.schema_choice import encode_plan
-    from sparkkafka.spark.arrow_types import to_arrow_type
-
     formats = _parse_options(format, options, subject, schema, Side.WRITE, message)
     column, depth = formats.value, formats.recursive_fields_max_depth
     spark_type = _spark_type(type)
@@ -331,15 +324,13 @@ def _encode_column(
         arrow_type = format_module(format).arrow_type(
             plan.schema, message=plan.writer.message, depth=depth
         )
-    return _make_udf(_EncodeFunction(plan), BinaryType(), arrow_type)(data)
+    return _make_udf(_EncodeFunction(plan), types.BinaryType(), arrow_type)(data)
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
     """Return Spark's type. Text is parsed as DDL: "id bigint, name string"."""
     if not isinstance(type, str):
         return type
-    from pyspark.sql.types import DataType
-
     return DataType.fromDDL(type)
 
 
@@ -364,11 +355,6 @@ class _DecodeFunction:
     def __call__(self, payloads: pa.Array) -> pa.Array:
         """Return the decoded values. Raises BadRecordError, also if the values of a batch of Spark
         are larger than one array may be."""
-        import pyarrow as pa
-
-        from sparkkafka.protocol.records.arrow import as_binary
-        from sparkkafka.schemas.column import ColumnDecoder, in_pieces
-
         if self._decoder is None:
             registry = self._registry
             self._decoder = ColumnDecoder(
@@ -427,8 +413,6 @@ class _EncodeFunction:
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """Return the payloads. Raises EncodeError for a value that the schema does not allow."""
-        from sparkkafka.schemas.column import ColumnEncoder
-
         if self._encoder is None:
             self._encoder = ColumnEncoder(self._plan)
         payloads, _ = self._encoder.encode(values, None, scope="batch")  # there are no headers
@@ -450,16 +434,11 @@ def _make_udf(
     """Return a UDF that calls `function` with the Arrow arrays of a column. `argument` is the type
     of the column, `returned` that of the result. (The function inside, as `column` or `row`, gives
     the result its name in Spark.)"""
-    import pyarrow as pa
-    from pyspark.sql import functions
-
     if hasattr(functions, "arrow_udf"):  # Spark 4.1
 
         def column(argument: pa.Array) -> pa.Array:
             return function(argument)
 
-        # Spark evaluates annotations. As text they could not be: this module has no `pa`.
-        column.__annotations__ = {"argument": pa.Array, "return": pa.Array}
         udf: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
         return udf
     if argument == pa.binary():
@@ -472,10 +451,7 @@ def _make_pandas_udf(
 ) -> Callable[[Column | str], Column]:
     """Return a pandas UDF of a binary column, for Spark 4.0. Its result is the field of a struct,
     since pandas has no null struct."""
-    from importlib import import_module
-
-    from pyspark.sql.pandas import functions
-    from pyspark.sql.types import StructType
+    from pyspark.sql.pandas.functions import pandas_udf
 
     try:
         pandas: Any = import_module("pandas")
@@ -487,15 +463,13 @@ def _make_pandas_udf(
 
     def frame(payloads: Any) -> Any:
         """Decode a pandas Series of payloads into a DataFrame with the one column `value`."""
-        import pyarrow as pa
-
         values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))
         rows = values.to_pylist(maps_as_pydicts="strict")
         return pandas.DataFrame({"value": pandas.Series(rows, dtype=object)})
 
     frame.__annotations__ = {"payloads": pandas.Series, "return": pandas.DataFrame}
-    make: Any = functions.pandas_udf
-    udf = make(frame, returnType=StructType().add("value", returned))
+    make: Any = pandas_udf
+    udf = make(frame, returnType=types.StructType().add("value", returned))
 
     def apply(data: Column | str) -> Column:
         result: Column = udf(data)["value"]
@@ -509,35 +483,24 @@ def _make_python_udf(
 ) -> Callable[[Column | str], Column]:
     """Return a UDF, for Spark 4.0, that calls `function` with one row of `argument_type` at a time.
     It returns binary, and null for null. (In pandas, times in structs lose their zone.)"""
-    from pyspark.sql.functions import udf
-    from pyspark.sql.types import BinaryType
-
-    from sparkkafka.spark.arrow_types import from_arrow_type
-
     spark_type = from_arrow_type(argument_type)
 
     def row(value: Any) -> bytes | None:
         """Return the value of one row as bytes."""
         if value is None:
             return None
-        import pyarrow as pa
-
         values = pa.array([_for_arrow(value, spark_type)], argument_type)
         encoded: bytes | None = function(values)[0].as_py()
         return encoded
 
     row.__annotations__ = {}  # Spark reads them, and warns about those that are strings
-    python_udf: Callable[[Column | str], Column] = udf(row, BinaryType())
+    python_udf: Callable[[Column | str], Column] = functions.udf(row, types.BinaryType())
     return python_udf
 
 
 def _for_arrow(value: Any, spark_type: DataType) -> Any:
     """Return a value that Spark hands to a Python UDF as Arrow takes it: times, which are in this
     process's time zone, in UTC, rows as dictionaries, and maps as pairs."""
-    from datetime import UTC
-
-    from pyspark.sql import types
-
     if value is None:
         return None
     if isinstance(spark_type, types.TimestampType):
