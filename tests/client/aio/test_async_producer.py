@@ -38,7 +38,7 @@ def fake(fake_cluster: FakeCluster) -> FakeCluster:
 
 
 def producer(fake: Any, **config: Any) -> AsyncProducer:
-    return AsyncProducer(settings(fake, **({"linger_ms": 0} | config)))
+    return AsyncProducer(settings(fake, **config))
 
 
 def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
@@ -60,7 +60,7 @@ def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
 
 def test_the_sends_of_one_iteration_of_the_loop_share_a_request(fake: FakeCluster) -> None:
     async def main() -> None:
-        async with AsyncProducer(settings(fake)) as opened:
+        async with producer(fake) as opened:
             await opened.send("t", b"first")
             while not opened._client._buffer.is_sleeping:  # before, it takes what is there
                 await asyncio.sleep(0)
@@ -72,7 +72,7 @@ def test_the_sends_of_one_iteration_of_the_loop_share_a_request(fake: FakeCluste
 
 def test_records_linger_until_a_task_awaits_one(fake: FakeCluster) -> None:
     async def main() -> None:
-        async with AsyncProducer(settings(fake)) as opened:
+        async with producer(fake) as opened:
             opened._client._io_thread._accumulator._linger_s = FOREVER_MS
             await asyncio.wait_for(opened.send("t", b"1"), WAIT_S)
             later = opened.send_nowait("t", b"2")
@@ -159,7 +159,7 @@ def test_drain_lets_a_loop_of_send_nowait_go_on(fake: FakeCluster) -> None:
                 turns += 1
                 await asyncio.sleep(0)
 
-        async with producer(fake, buffer_memory=20_000, linger_ms=5) as opened:
+        async with producer(fake, buffer_memory=20_000) as opened:
             task = asyncio.create_task(other())
             for number in range(2_000):
                 opened.send_nowait("t", b"%0100d" % number)
@@ -207,7 +207,7 @@ def test_a_cancelled_send_is_written_once_wherever_it_was_cancelled(
         await opened.flush()
 
     async def main() -> int:
-        async with producer(fake, linger_ms=1) as opened:
+        async with producer(fake) as opened:
             for step in range(100):
                 cancelled = CancelledAt(send_all(opened, step), step, turns)
                 await cancelled
@@ -255,7 +255,7 @@ def two(fake_cluster_factory: Any) -> FakeCluster:
 
 def test_10_000_tasks_and_a_killed_broker(two: FakeCluster) -> None:
     async def main() -> None:
-        async with producer(two, linger_ms=5) as opened:
+        async with producer(two) as opened:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(opened.send("t", b"%d" % number)) for number in range(10_000)
@@ -580,7 +580,7 @@ def test_a_close_whose_task_is_cancelled_ends(fake: FakeCluster) -> None:
 
 def test_a_producer_that_nobody_has_any_more_ends(fake: FakeCluster) -> None:
     async def main() -> Any:
-        opened = AsyncProducer(settings(fake))
+        opened = producer(fake)
         await opened.send("t", b"v")
         return opened._client._io_thread
 
