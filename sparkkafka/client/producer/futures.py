@@ -308,8 +308,8 @@ class RecordFutures:
         if log_append_time_ms >= 0:
             self.times_ms[selector] = log_append_time_ms
         # The offset last: it marks a record as done.
-        if first_offset < 0:
-            offsets[selector] = NO_OFFSET
+        if first_offset < 0 or len(indexes) == 1:
+            offsets[selector] = max(first_offset, NO_OFFSET)
         else:
             offsets[selector] = np.arange(first_offset, first_offset + len(indexes))
         self._complete(indexes)
