@@ -652,7 +652,7 @@ class MemberDecoder(ValueDecoder):
         self.default_bytes = decoder.default_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
-        """Return a struct for each entry, whose one member is the value."""
+        """Return a struct for each entry: the value is one of its members, the others are null."""
         values = self._decoder.read(cursor)
         children = [pa.nulls(len(values), field.type) for field in self.type]
         if self._member >= 0:

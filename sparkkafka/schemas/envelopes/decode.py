@@ -310,7 +310,7 @@ class _EnvelopeDecoder:
         self, values: pa.Array, payloads: pa.Array, bad_rows: semantic_types.BadRows
     ) -> pa.Array:
         """Return decoded values as struct<row, change>, or as lists of these if one record has
-        several rows (`has_lists`)."""
+        several rows (`has_lists`). Adds to `bad_rows` the records that are no such envelopes."""
         texts = payloads if self.has_other_records else None
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:

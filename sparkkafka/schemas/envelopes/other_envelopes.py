@@ -338,6 +338,7 @@ def flat(
         reason = "this is an envelope of Debezium, not a flattened row: set envelope=debezium"
         bad_rows.add(np.arange(count), is_envelope, "op", reason)
     rows = struct_of(row.wire, count, valid, parts)
+    # `unwrap` takes `before` of a delete, else `after`.
     children: dict[str, pa.Array] = {"op": without(op, ~is_row), "before": rows, "after": rows}
     for name in ("ts_ms", "ts_us"):
         own = field_of(values, f"__{name}")
