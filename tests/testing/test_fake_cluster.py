@@ -373,8 +373,8 @@ def test_kafka_python_writes_and_reads(fake_cluster: FakeCluster) -> None:
     try:
         consumer.assign([kafka.TopicPartition("t", number) for number in range(4)])
         found: list[tuple[bytes, bytes, int]] = []
-        deadline_s = time.monotonic() + 20
-        while len(found) < len(sent) and time.monotonic() < deadline_s:
+        until_s = time.monotonic() + 20
+        while len(found) < len(sent) and time.monotonic() < until_s:
             for rows in consumer.poll(200).values():
                 found += [(row.key, row.value, row.partition) for row in rows]
     finally:
@@ -406,8 +406,8 @@ def test_librdkafka_writes_and_reads(fake_cluster_factory: Any, release: str) ->
         start = confluent_kafka.OFFSET_BEGINNING
         consumer.assign([confluent_kafka.TopicPartition("t", n, start) for n in range(2)])
         found: list[bytes] = []
-        deadline_s = time.monotonic() + 20
-        while len(found) < 1000 and time.monotonic() < deadline_s:
+        until_s = time.monotonic() + 20
+        while len(found) < 1000 and time.monotonic() < until_s:
             found += [row.value() for row in consumer.consume(1000, 0.2) if not row.error()]
     finally:
         consumer.close()

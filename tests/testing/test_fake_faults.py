@@ -246,8 +246,8 @@ def test_a_callable_may_take_its_own_broker_down(fake_cluster: FakeCluster) -> N
         with pytest.raises(Closed):
             client.receive()
     # The leader moves after the connection is closed: that is when a controller notices.
-    deadline_s = time.monotonic() + 10
-    while fake_cluster.leader("t", 0) == 0 and time.monotonic() < deadline_s:
+    until_s = time.monotonic() + 10
+    while fake_cluster.leader("t", 0) == 0 and time.monotonic() < until_s:
         time.sleep(0.01)
     assert fake_cluster.leader("t", 0) != 0
 

@@ -54,9 +54,9 @@ class Terminal:
     def wait_for(self, text: str) -> str:
         """Wait until the text is on the screen, and return the screen with its colours. Raises
         TimeoutError after a minute."""
-        deadline_s = time.monotonic() + 60
+        until_s = time.monotonic() + 60
         while text not in (screen := self._run("capture-pane", "-e", "-p", "-t", "picture")):
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > until_s:
                 raise TimeoutError(f"{text!r} is not on the screen:\n{screen}")
             time.sleep(0.2)
         return screen

@@ -165,19 +165,19 @@ class BrokerListener:
         )
         self._acceptor.start()
 
-    def down(self, deadline_s: float) -> list[str]:
+    def down(self, until_s: float) -> list[str]:
         """Close the listener and all connections; the port stays reserved.
 
-        Returns the names of threads that are still running at `deadline_s` (of time.monotonic()).
+        Returns the names of threads that are still running at `until_s` (of time.monotonic()).
         """
-        stuck = self._stop(deadline_s)
+        stuck = self._stop(until_s)
         if self._sock.fileno() == -1:
             self._sock = self._bind(self.port)
         return stuck
 
-    def close(self, deadline_s: float) -> list[str]:
+    def close(self, until_s: float) -> list[str]:
         """Do what `down` does, and give up the port."""
-        stuck = self._stop(deadline_s)
+        stuck = self._stop(until_s)
         self._sock.close()
         return stuck
 
@@ -201,14 +201,14 @@ class BrokerListener:
             raise
         return sock
 
-    def _stop(self, deadline_s: float) -> list[str]:
+    def _stop(self, until_s: float) -> list[str]:
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is None:
             return []
         waker, self._waker = self._waker, None
         if waker is not None:
             waker.close()  # the acceptor sees the end of its side
-        acceptor.join(max(0.0, deadline_s - time.monotonic()))
+        acceptor.join(max(0.0, until_s - time.monotonic()))
         self.disconnect()
         threads: list[threading.Thread] = [acceptor]
         with self._lock:
@@ -217,7 +217,7 @@ class BrokerListener:
         for thread in threads:
             # A callable fault may take its own broker down.
             if thread is not me:
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+                thread.join(max(0.0, until_s - time.monotonic()))
         return [row.name for row in threads if row is not me and row.is_alive()]
 
     def _accept(self, listener: socket.socket, wake: socket.socket) -> None:

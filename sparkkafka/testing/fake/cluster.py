@@ -188,8 +188,8 @@ class FakeCluster(TransactionControls, GroupControls):
 
         Raises RuntimeError if a thread had not ended after `timeout_s`.
         """
-        deadline_s = time.monotonic() + timeout_s
-        stuck = [name for row in self._listeners.values() for name in row.close(deadline_s)]
+        until_s = time.monotonic() + timeout_s
+        stuck = [name for row in self._listeners.values() for name in row.close(until_s)]
         if stuck:
             raise RuntimeError(f"still running after {timeout_s:g} s: {', '.join(stuck)}")
 
@@ -482,10 +482,10 @@ class FakeCluster(TransactionControls, GroupControls):
     ) -> list[RecordedRequest]:
         """Wait until `requests_of` (with the filters `where`) returns at least `count` requests,
         and return them. Raises TimeoutError."""
-        deadline_s = time.monotonic() + timeout_s
+        until_s = time.monotonic() + timeout_s
         with self._changed:
             while len(found := self.requests_of(api, **where)) < count:
-                remaining_s = deadline_s - time.monotonic()
+                remaining_s = until_s - time.monotonic()
                 if remaining_s <= 0:
                     raise TimeoutError(
                         f"{len(found)} of {count} {api} requests within {timeout_s:g} s"

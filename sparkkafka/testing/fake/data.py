@@ -196,11 +196,11 @@ def fetch(call: Call) -> FetchResponse:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     max_bytes = min(message.max_bytes, BROKER_FETCH_MAX_BYTES)
     min_bytes = min(message.min_bytes, max_bytes)
-    deadline_s = time.monotonic() + message.max_wait_ms / 1000
+    until_s = time.monotonic() + message.max_wait_ms / 1000
     while True:
         set_topic_names(message, call.state)
         result = _read_partitions(call, message, max_bytes)
-        remaining_s = deadline_s - time.monotonic()
+        remaining_s = until_s - time.monotonic()
         if (
             result.must_response
             or result.size >= min_bytes

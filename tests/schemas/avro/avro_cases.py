@@ -92,7 +92,8 @@ def expected(definition: Json, value: Any, names: dict[str, Json]) -> Any:
         results = []
         for each in rest:
             if fits(each, value, names):
-                with contextlib.suppress(TypeError, AttributeError):  # a map taken for a record
+                # A map may be taken for a record, and a record for a map, whose values do not fit.
+                with contextlib.suppress(TypeError, AttributeError, ValueError):
                     results.append(expected(each, value, names))
         return results[0] if len(results) == 1 else Either(results)
     kind = definition if isinstance(definition, str) else definition["type"]

@@ -91,11 +91,11 @@ def share_fetch(call: Call) -> ShareFetchResponse:
         call, {(row.topic_id, part.partition_index): part.acknowledgement_batches
                for row in message.topics for part in row.partitions}
     )  # fmt: skip
-    deadline_s = time.monotonic() + message.max_wait_ms / 1000
+    until_s = time.monotonic() + message.max_wait_ms / 1000
     while True:
         rows = [_acquire(call, group, key, acknowledged.get(key, 0)) for key in sorted(known)]
         some = [row for row in rows if row[1].acquired_records or row[1].error_code]
-        remaining_s = deadline_s - time.monotonic()
+        remaining_s = until_s - time.monotonic()
         if some or any(acknowledged.values()) or remaining_s <= 0 or call.stopped.is_set():
             break
         call.changed.wait(remaining_s)
