@@ -115,7 +115,7 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
             cached.unpersist()
             cached = _cache(read())
             facts = _facts(cached)
-        if filled := changes.to_fill(facts.unavailable):
+        if facts.unavailable and (filled := changes.to_fill(_unavailable(cached))):
             cached.unpersist()
             cached = _cache(read(filled))
             merge = replace(merge, unsent_columns=frozenset(filled))
@@ -158,11 +158,17 @@ def _facts(cached: DataFrame) -> Row:
     [facts] = rows.agg(
         F.max(DELETED).alias("has_deletes"),
         F.max(F.when(F.col(TRUNCATED), F.col(POSITION))).alias("truncate"),
-        F.collect_set(F.when(~F.col(DELETED), F.col(UNAVAILABLE))).alias("unavailable"),
+        F.max(F.when(~F.col(DELETED), F.col(UNAVAILABLE))).alias("unavailable"),
         F.max(out_of_order).alias("out_of_order"),
         F.min(F.expr(lower_bound(POSITION))).alias("first_position"),
     ).collect()
     return facts
+
+
+def _unavailable(cached: DataFrame) -> list[str]:
+    """Return the distinct texts `_sparkkafka_unavailable` of the rows."""
+    rows = cached.select("row.*").where(~F.col(DELETED)).select(UNAVAILABLE).distinct()
+    return [text for (text,) in rows.collect()]
 
 
 def _are_newer(spark: SparkSession, merge: Merge, facts: Row) -> bool:
@@ -216,10 +222,10 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
 
 def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
     """Create the table of deletes, in the format of the target."""
-    facts = spark.sql(f"DESCRIBE TABLE EXTENDED {merge.target}")
-    provider = facts.where("col_name = 'Provider'").first()
+    # `collect` alone: a condition would be a query, which Spark compiles.
+    facts = spark.sql(f"DESCRIBE TABLE EXTENDED {merge.target}").collect()
+    using = "".join(f" USING {fact.data_type}" for fact in facts if fact.col_name == "Provider")
     columns = ", ".join(_definitions(merge, rows, [*merge.keys, *merge.delete_values, POSITION]))
-    using = f" USING {provider.data_type}" if provider else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({columns}){using}")
 
 
