@@ -25,7 +25,6 @@ import tempfile
 from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 from sparkkafka.config.kinds import PROTOBUF
@@ -155,24 +154,13 @@ def compiled(schema: Schema) -> Schema:
 
 
 def library() -> Any:
-    """Return the modules of protobuf's runtime. Raises OptionError if it is not installed."""
+    """Return the package of protobuf's runtime, with its modules that are used here. Raises
+    OptionError if it is not installed."""
+    modules = ("descriptor_pb2", "descriptor_pool", "json_format", "message", "message_factory")
     with needs_extra("Protobuf needs protobuf", "protobuf", error=OptionError):
-        from google.protobuf import (
-            descriptor_pb2,
-            descriptor_pool,
-            json_format,
-            message,
-            message_factory,
-            struct_pb2,
-        )
-    return SimpleNamespace(
-        descriptor_pb2=descriptor_pb2,
-        descriptor_pool=descriptor_pool,
-        json_format=json_format,
-        message=message,
-        message_factory=message_factory,
-        struct_pb2=struct_pb2,
-    )
+        for name in (*modules, "struct_pb2"):
+            importlib.import_module(f"google.protobuf.{name}")
+        return importlib.import_module("google.protobuf")
 
 
 def _compile(schema: Schema) -> bytes:
