@@ -114,16 +114,16 @@ class AccountCheck:
 
         A broker's refusal of an optional step is no error: services do not offer all of Kafka.
         """
-        start_s = time.monotonic()
+        started_at_s = time.monotonic()
         try:
             result = work()
         except KafkaError as error:
             answered = not isinstance(error, KafkaConnectionError | KafkaTimeoutError)
             is_refusal = isinstance(error, UnsupportedVersionError) or (optional and answered)
             mark = NOT_OFFERED if is_refusal else FAILED
-            self.report(mark, name, error, time.monotonic() - start_s)
+            self.report(mark, name, error, time.monotonic() - started_at_s)
             return None
-        self.report(OK, name, result, time.monotonic() - start_s)
+        self.report(OK, name, result, time.monotonic() - started_at_s)
         return result
 
     def run(self, topic: str | None, write: str | None) -> None:

@@ -27,7 +27,7 @@ class GroupState(enum.Enum):
 @dataclass(slots=True)
 class FakeMember:
     """A member. `joining` counts its JoinGroup requests: one that waits ends when a later one
-    comes. `seen_s` is the time of its last request."""
+    comes. `seen_at_s` is the time of its last request."""
 
     member_id: str
     instance_id: str | None
@@ -37,12 +37,12 @@ class FakeMember:
     is_joining: bool = False
     joining: int = 0
     assignment: bytes = b""
-    seen_s: float = field(default_factory=time.monotonic)
+    seen_at_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_expired(self) -> bool:
         # A member that waits in JoinGroup is alive.
-        late_s = time.monotonic() - self.seen_s
+        late_s = time.monotonic() - self.seen_at_s
         return not self.is_joining and late_s * 1000 > self.session_timeout_ms
 
 
@@ -57,7 +57,7 @@ class Membership:
         self.leader: str | None = None
         self.members: dict[str, FakeMember] = {}
         self._issued_ids: set[str] = set()
-        self._prepared_s = 0.0
+        self._prepared_at_s = 0.0
 
     # --- lookups ---------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Membership:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "no such member")
         if generation_id is not None and generation_id != self.generation_id:
             raise Refused(ErrorCode.ILLEGAL_GENERATION, f"it is {self.generation_id}")
-        member.seen_s = time.monotonic()
+        member.seen_at_s = time.monotonic()
         return member
 
     def _static_member(self, instance_id: str) -> FakeMember | None:
@@ -153,7 +153,7 @@ class Membership:
         """Begin a rebalance, unless one has begun."""
         if self.state is not GroupState.PREPARING:
             self.state = GroupState.PREPARING
-            self._prepared_s = time.monotonic()
+            self._prepared_at_s = time.monotonic()
 
     def end_joining(self) -> None:
         """Begin a new generation if all members have joined, or the rebalance timeout is over: then
@@ -162,7 +162,7 @@ class Membership:
             return
         late = [row for row in self.members.values() if not row.is_joining]
         limit_ms = max((row.rebalance_timeout_ms for row in self.members.values()), default=0)
-        if late and (time.monotonic() - self._prepared_s) * 1000 <= limit_ms:
+        if late and (time.monotonic() - self._prepared_at_s) * 1000 <= limit_ms:
             return
         for row in late:
             del self.members[row.member_id]
@@ -177,7 +177,7 @@ class Membership:
         for row in self.members.values():
             row.is_joining = False
             row.assignment = b""
-            row.seen_s = time.monotonic()
+            row.seen_at_s = time.monotonic()
 
     def _elect_protocol(self) -> str:
         """Return the protocol with most votes: a member's is its first one that all others have."""
@@ -192,7 +192,7 @@ class Membership:
         """Set the assignments that the leader has sent with SyncGroup."""
         for member_id, row in self.members.items():
             row.assignment = assignments.get(member_id, b"")
-            row.seen_s = time.monotonic()
+            row.seen_at_s = time.monotonic()
         self.state = GroupState.STABLE
 
     def remove(self, member_id: str) -> None:

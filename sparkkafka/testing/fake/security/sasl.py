@@ -25,7 +25,7 @@ SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 
 class _Session(NamedTuple):
     user: str
-    ends_s: float
+    ends_at_s: float
 
 
 class _Challenge(NamedTuple):
@@ -66,7 +66,7 @@ class FakeSasl:
         if self.users is None or request.api in before_login:
             return False
         session = self._sessions.get(request.connection)
-        return session is None or time.monotonic() > session.ends_s
+        return session is None or time.monotonic() > session.ends_at_s
 
     def principal(self, connection: int) -> str:
         """Return the principal of a connection, User:ANONYMOUS before it is authenticated."""
