@@ -39,10 +39,16 @@ class FrameBuffer:
 
 def _allocate(size_bytes: int) -> bytearray | mmap.mmap:
     """Allocate memory, mapped if it is large: mapped memory is used only as far as it is written,
-    but a bytearray is filled with zeros, so that a wrong size in a response would use all of it."""
+    but a bytearray is filled with zeros, so that a wrong size in a response would use all of it.
+
+    Raises MemoryError.
+    """
     if size_bytes < LARGE_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return bytearray(size_bytes)
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:  # not an error of the socket, after which the client connects again
+        raise MemoryError(f"there are no {size_bytes} bytes for a response: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without it
             memory.madvise(mmap.MADV_HUGEPAGE)

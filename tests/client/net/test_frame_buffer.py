@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+
 import pytest
 
 from sparkkafka.client.consumer import leader_connections
+from sparkkafka.client.net import frames
 from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import open_cluster, reader, write
@@ -23,6 +28,28 @@ def test_buffer_is_used_again_and_grows(unit: int) -> None:
     assert bytes(first) == b"a" * (10 * unit)  # who still has the old memory keeps it
     assert buffer.view(17 * unit).obj is third.obj
     assert len(buffer.view(0)) == 0
+
+
+def test_too_little_memory_is_no_lost_connection(fake_cluster, monkeypatch) -> None:
+    """spark.executor.pyspark.memory, for instance, is a limit of the process."""
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 1_000)
+    fake_cluster.clear_requests()
+
+    def refuse(*_args: object, **_named: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(frames, "LARGE_BYTES", 1_000)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with (
+        open_cluster(fake_cluster) as cluster,
+        reader(cluster, "t", 0, 1_000) as source,
+        pytest.raises(
+            MemoryError, match=r"no \d{4,} bytes for a response: .*Cannot allocate memory"
+        ),
+    ):
+        list(source)
+    assert len(fake_cluster.requests_of("Fetch")) == 1
 
 
 @pytest.mark.parametrize("lost", [False, True])
