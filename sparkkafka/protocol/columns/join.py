@@ -17,12 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.columns.byte_columns import WordColumn
 from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode_words, zigzag
 from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
-
-Words = NDArray[np.uint64] | np.uint64
-"""64 bits of each row, or the same of all rows."""
 
 _VIEW_BYTES = 16
 _INLINE_BYTES = 12  # Arrow keeps up to 12 bytes in the view itself, and references longer values
@@ -42,74 +40,47 @@ class Blobs(NamedTuple):
     """The least and the greatest of `lengths`, or of the larger column that they are a part of."""
 
 
-class _Numbers(NamedTuple):
-    """Short bytes of each row: one varint, or several one after the other."""
-
-    packed: Words
-    """The bytes as a number, the first one lowest."""
-    width: Words
-    """How many bytes."""
-    widest: int
-    """An upper bound of `width`."""
-
-    @classmethod
-    def of(cls, values: Ints) -> _Numbers | None:
-        """Encode `values`, one number for each row, as zigzag varints; None if one takes more than
-        three bytes."""
-        smallest, largest = int(values.min()), int(values.max())
-        if smallest == largest:
-            return cls.of_constant(smallest)
-        # The zigzag code of a number is its double; of a negative one, that of -n minus 1.
-        widest = varint_size(max(2 * largest, -2 * smallest - 1))
-        if widest > _MAX_NUMBER_BYTES:
-            return None
-        return cls._of_codes(zigzag(values), widest)
-
-    @classmethod
-    def of_offset_deltas(cls, counts: Sequence[int]) -> _Numbers | None:
-        """Encode the offset deltas of consecutive batches, 0, 1, 2, … in each. `counts`: the rows
-        of each batch. None if a delta takes more than three bytes."""
-        longest = max(counts)
-        widest = varint_size(2 * (longest - 1))
-        if widest > _MAX_NUMBER_BYTES:
-            return None
-        # Zigzag coding makes 0, 2, 4, … of them. A shorter batch has the first ones of the longest.
-        encoded = cls._of_codes(np.arange(0, 2 * longest, 2, dtype=np.uint64), widest)
-        if len(counts) == 1:
-            return encoded
-        # The width has no dimension if all are one byte.
-        parts: list[Any] = [encoded.packed, encoded.width]
-        packed, width = (
-            part if part.ndim == 0 else np.concatenate([part[:count] for count in counts])
-            for part in parts
-        )
-        return cls(packed, width, widest)
-
-    @classmethod
-    def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
-        """Encode unsigned numbers (zigzag codes) as varints, which take at most `widest` bytes."""
-        words, sizes = encode_words(codes, int(codes.max()))
-        return cls(words.astype(np.uint64), np.asarray(sizes).astype(np.uint64), widest)
-
-    @classmethod
-    def of_constant(cls, value: int) -> _Numbers | None:
-        """Encode the same number for all rows; None if it takes more than three bytes."""
-        data = zigzag_bytes(value)
-        if len(data) > _MAX_NUMBER_BYTES:
-            return None
-        packed = np.uint64(int.from_bytes(data, "little"))
-        return cls(packed, np.uint64(len(data)), len(data))
-
-    def followed_by(self, other: _Numbers) -> _Numbers:
-        """Return these bytes followed by those of `other`, in each row."""
-        packed = self.packed | other.packed << self.width * _EIGHT
-        return _Numbers(packed, self.width + other.width, self.widest + other.widest)
+def _varint(value: int) -> WordColumn | None:
+    """Encode the same number for all rows; None if it takes more than three bytes."""
+    data = zigzag_bytes(value)
+    if len(data) > _MAX_NUMBER_BYTES:
+        return None
+    return WordColumn(np.uint64(int.from_bytes(data, "little")), len(data), len(data))
 
 
-_ONE: Any = np.uint64(1)
-_EIGHT = np.uint64(8)
-_ZERO_BYTE = _Numbers(np.uint64(0), _ONE, 1)
-_NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
+def _varints(values: Ints) -> WordColumn | None:
+    """Encode `values`, one number for each row, as zigzag varints; None if one takes more than
+    three bytes."""
+    smallest, largest = int(values.min()), int(values.max())
+    if smallest == largest:
+        return _varint(smallest)
+    # The zigzag code of a number is its double; of a negative one, that of -n minus 1.
+    largest_code = max(2 * largest, -2 * smallest - 1)
+    widest = varint_size(largest_code)
+    if widest > _MAX_NUMBER_BYTES:
+        return None
+    return WordColumn(*encode_words(zigzag(values), largest_code), widest)
+
+
+def _offset_deltas(counts: Sequence[int]) -> WordColumn | None:
+    """Encode the offset deltas of consecutive batches, 0, 1, 2, … in each. `counts`: the rows of
+    each batch. None if a delta takes more than three bytes."""
+    longest = max(counts)
+    widest = varint_size(2 * (longest - 1))
+    if widest > _MAX_NUMBER_BYTES:
+        return None
+    # Zigzag coding makes 0, 2, 4, … of them. A shorter batch has the first ones of the longest.
+    codes = np.arange(0, 2 * longest, 2, dtype=np.uint64)
+    words, sizes = encode_words(codes, 2 * (longest - 1))
+    if len(counts) > 1:
+        words = np.concatenate([words[:count] for count in counts])
+        if not isinstance(sizes, int):
+            sizes = np.concatenate([sizes[:count] for count in counts])
+    return WordColumn(words, sizes, widest)
+
+
+_ZERO_BYTE = WordColumn(np.uint64(0), 1, 1)
+_NULL = WordColumn(np.uint64(1), 1, 1)  # the length -1
 
 
 def join_records(
@@ -122,28 +93,29 @@ def join_records(
     """
     columns = [values] if keys is None else [keys, values]
     lengths = [
-        _Numbers.of_constant(blobs.max_length)
+        _varint(blobs.max_length)
         if blobs.min_length == blobs.max_length
-        else _Numbers.of(blobs.lengths)
+        else _varints(blobs.lengths)
         for blobs in columns
     ]
-    timestamp = _Numbers.of(timestamp_deltas)
-    offset = _Numbers.of_offset_deltas(counts)
+    timestamp = _varints(timestamp_deltas)
+    offset = _offset_deltas(counts)
     first_length, value_length = lengths[0], lengths[-1]  # without keys both are the values'
     if timestamp is None or offset is None:
         return None
     if first_length is None or value_length is None:
         return None
     # Attributes, the length of a null key or of the value, the count of headers.
-    other_bytes = 3 if keys is None else 2 + value_length.width
-    sizes: Any = offset.width + (timestamp.width + first_length.width + np.uint64(other_bytes))
-    body = sizes.astype(np.int64)  # bytes of each record after its length
+    other_bytes = 3 if keys is None else 2 + value_length.sizes
+    sizes = offset.sizes + timestamp.sizes + first_length.sizes + other_bytes
+    rows = len(timestamp_deltas)
+    body = np.full(rows, sizes, np.int64)  # bytes of each record after its length
     for blobs in columns:
         if blobs.min_length == blobs.max_length:
             body += max(blobs.max_length, 0)
         else:
             body += blobs.lengths if blobs.min_length >= 0 else np.maximum(blobs.lengths, 0)
-    body_length = _Numbers.of(body)
+    body_length = _varints(body)
     if body_length is None:
         return None
     if keys is None:
@@ -153,23 +125,22 @@ def join_records(
     # since every further view costs time.
     front = _ZERO_BYTE.followed_by(body_length).followed_by(_ZERO_BYTE).followed_by(timestamp)
     tail = offset.followed_by(first_length)
-    if front.widest + tail.widest > _INLINE_BYTES:
+    if front.max_size + tail.max_size > _INLINE_BYTES:
         return None
 
     # The views of a row: its varints, [key, length of the value,] value. Then one view more for all
     # rows, the zero that ends the last record. A view is four int32: the length, then the bytes
     # themselves or (first four bytes, index of the buffer, position in it).
-    rows = len(timestamp_deltas)
     per_row = 2 * len(columns)
     views = np.zeros((rows * per_row + 1, 4), np.int32)
     views[-1, 0] = 1
-    shift = front.width * _EIGHT
-    _write_column(views, 0, per_row, "<i4", 0, front.width + tail.width)
-    _write_column(views, 0, per_row, "<u8", 4, front.packed | tail.packed << shift)
-    _write_column(views, 0, per_row, "<u4", 12, tail.packed >> (np.uint64(64) - shift))
+    shift, tail_words = front.bits, tail.words.astype(np.uint64)
+    _write_column(views, 0, per_row, "<i4", 0, front.sizes + tail.sizes)
+    _write_column(views, 0, per_row, "<u8", 4, front.words | tail_words << shift)
+    _write_column(views, 0, per_row, "<u4", 12, tail_words >> (np.uint64(64) - shift))
     if keys is not None:
-        _write_column(views, 2, per_row, "<i4", 0, value_length.width)
-        _write_column(views, 2, per_row, "<u4", 4, value_length.packed)
+        _write_column(views, 2, per_row, "<i4", 0, value_length.sizes)
+        _write_column(views, 2, per_row, "<u4", 4, value_length.words)
     for index, blobs in enumerate(columns):
         _write_blob_views(views[2 * index + 1 : -1 : per_row], blobs, index)
     joined = pa.Array.from_buffers(
@@ -184,7 +155,7 @@ def join_records(
 
 
 def _write_column(
-    views: NDArray[np.int32], first: int, step: int, dtype: str, at: int, values: Words
+    views: NDArray[np.int32], first: int, step: int, dtype: str, at: int, values: Any
 ) -> None:
     """Write one number of each row, of type `dtype`, at byte `at` of its view. The rows' views are
     `first`, `first + step`, … of `views`, which has one view more at its end."""
