@@ -469,18 +469,6 @@ class RecordSlice(NamedTuple):
     indexes: Indexes
 
 
-def acknowledge_records(
-    slices: Sequence[RecordSlice], tp: TopicPartition, base_offset: int, log_append_time_ms: int
-) -> None:
-    """Set the outcome of a batch that is written. The offset is -1 if the broker did not return it,
-    the time is -1 unless the topic has LogAppendTime."""
-    offset = base_offset
-    for records, indexes in slices:
-        records.acknowledged(tp, indexes, offset, log_append_time_ms)
-        if base_offset >= 0:
-            offset += len(indexes)
-
-
 def fail_records(
     slices: Sequence[RecordSlice],
     error: KafkaError,

@@ -98,20 +98,6 @@ def decide(
     return BatchDecision(Action.FAIL, may_be_appended)
 
 
-def produce_error(
-    tp: TopicPartition,
-    text: str,
-    code: int | None,
-    *,
-    maybe_written: bool,
-    error_type: type[ProduceError] = ProduceError,
-) -> ProduceError:
-    """Return the error of this class (`error_type`) for records of a partition; `maybe_written`:
-    they may be in the log."""
-    written = Written.UNKNOWN if maybe_written else Written.NO
-    return error_type(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
-
-
 def too_large(
     topic: str, partition: int | None, size_bytes: int, options: ProducerOptions, prefix: str = ""
 ) -> ProduceError:
@@ -123,11 +109,12 @@ def too_large(
         if size_bytes > options.max_request_size
         else f"{prefix}buffer.memory={options.buffer_memory} holds; raise it"
     )
-    return produce_error(
-        TopicPartition(topic, -1 if partition is None else partition),
+    return ProduceError(
         f"a record takes {size_bytes} bytes, more than {limit}",
-        ErrorCode.MESSAGE_TOO_LARGE,
-        maybe_written=False,
+        topic=topic,
+        partition=-1 if partition is None else partition,
+        written=Written.NO,
+        code=ErrorCode.MESSAGE_TOO_LARGE,
     )
 
 
@@ -141,9 +128,9 @@ def batch_error(
     text += f"; records in this batch: {batch.encoded.record_count}"
     # A batch that expired was not refused, whatever an earlier attempt met.
     code = cause.code if isinstance(cause, BrokerError) and error_type is ProduceError else None
-    error = produce_error(
-        queue.tp, text, code, maybe_written=batch.has_unknown_outcome, error_type=error_type
-    )
+    written = Written.UNKNOWN if batch.has_unknown_outcome else Written.NO
+    topic, partition = queue.tp
+    error = error_type(text, topic=topic, partition=partition, written=written, code=code)
     error.__cause__ = cause
     return error
 

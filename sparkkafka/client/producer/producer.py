@@ -111,7 +111,6 @@ class Producer(ClientBase):
             self._transactions.use_thread(self._io_thread)
         # `send` reads these for each record.
         self._lock = self._buffer.lock
-        self._open = self._buffer.open
         self._max_record_bytes = max_record_bytes(options)
         self._limit_bytes = self._buffer.limit_bytes
         self._closed = False
@@ -198,7 +197,7 @@ class Producer(ClientBase):
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
                 self._wait_for_memory(size)
             try:
-                records: Any = self._open.get(topic)
+                records: Any = buffer.open.get(topic)
             except TypeError:  # not even a name
                 records = None
             if records is None:

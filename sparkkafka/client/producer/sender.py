@@ -23,7 +23,6 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.producer.futures import (
     RecordSlice,
-    acknowledge_records,
     fail_records,
     split_slices,
 )
@@ -879,7 +878,10 @@ class Sender:
         self._batches += 1
         self._batch_bytes += batch.wire_bytes
         self._outcome_count += 1
-        acknowledge_records(batch.slices, queue.tp, base_offset, log_append_time_ms)
+        for records, indexes in batch.slices:
+            records.acknowledged(queue.tp, indexes, base_offset, log_append_time_ms)
+            if base_offset >= 0:
+                base_offset += len(indexes)
 
     def _remove(self, batch: ProducerBatch) -> None:
         """Stop counting a batch that has left its queue."""
