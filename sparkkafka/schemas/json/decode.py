@@ -336,7 +336,8 @@ class _Batch:
         self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags
     ) -> Iterator[tuple[int, Any]]:
         """Yield the row and the parsed value of the texts at `indexes`, without null. Rows of texts
-        that are not JSON become doubtful. `rows` has the row of each of `texts`."""
+        that are not JSON become doubtful. `rows` has the row of each of `texts`, which do not nest
+        too deep."""
         if not len(indexes):
             return
         lengths = np.diff(arrow.blob_offsets(texts))[indexes]
@@ -345,7 +346,7 @@ class _Batch:
             contents = texts.take(arrow.from_numpy(piece)).to_pylist()
             piece_rows = rows[piece].tolist()
             try:
-                values = syntax.parse(b"[%s]" % b",".join(contents))
+                values = syntax.parse(b"[%s]" % b",".join(contents), is_shallow=True)
                 read = list(zip(piece_rows, values, strict=True))
             except ValueError:
                 read = []

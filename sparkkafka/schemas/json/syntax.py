@@ -72,12 +72,12 @@ _LONG_NUMBER_DECODER = json.JSONDecoder(
 _BLANKS: Final = " \t\r\n"
 
 
-def parse(payload: bytes) -> Any:
+def parse(payload: bytes, *, is_shallow: bool = False) -> Any:
     """Return a text's value: dict (of equal names the last counts), list, str, int, Number, bool or
-    None. Raises JsonSyntaxError."""
+    None. `is_shallow`: its nesting was checked. Raises JsonSyntaxError."""
     if payload.startswith(b"\xef\xbb\xbf"):  # a BOM, which parsers may ignore (RFC 8259, 8.1)
         payload = payload[3:]
-    if len(payload) > 2 * MAX_NESTING and nests_too_deep(payload):
+    if not is_shallow and len(payload) > 2 * MAX_NESTING and nests_too_deep(payload):
         raise JsonSyntaxError(f"is nested deeper than {MAX_NESTING} levels")
     try:
         text = payload.decode()
