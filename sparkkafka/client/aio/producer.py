@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -260,7 +261,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """`config` has the settings of `Producer`, by Kafka's names. Raises OptionError."""
         super().__init__(_LoopProducer(config))
         self._closer = Worker(type(self).__name__)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0  # of the loop's thread; 0 before the first call
+        self._loop: asyncio.AbstractEventLoop
         self._drained: asyncio.Future[None]
         self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
@@ -271,7 +273,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     def _bind(self) -> None:
         """Bind to the running loop at the first call. Raises KafkaError on another loop."""
         loop = self._worker.bind()
-        if self._loop is None:
+        if not self._thread_id:
             self._outcomes = LoopQueue(loop, _handle_outcome)
             outcomes, freed = self._outcomes, self._freed
             self._client.bind(
@@ -279,7 +281,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 lambda records, indexes: _put_outcomes(outcomes, records, indexes),
                 lambda: call_soon(loop, freed.set),
             )
-            self._loop = loop
+            self._loop, self._thread_id = loop, threading.get_ident()
             self._drained = loop.create_future()
             self._drained.set_result(None)
             if type(self).send_nowait is AsyncProducer.send_nowait:  # else a subclass calls ours
@@ -309,7 +311,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         If it is cancelled while it waits for memory, nothing is sent. If it is cancelled later, the
         record stays queued and is written once. If it fails then, `flush` raises its error.
         """
-        if asyncio._get_running_loop() is not self._loop:
+        # `_get_running_loop` would call getpid.
+        if threading.get_ident() != self._thread_id or not self._loop.is_running():
             self._bind()
         if not self._memory_lock.locked():
             try:
@@ -340,7 +343,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         that. A cancelled future does not stop its record.
         """
         # The first call replaces this method by the client's, which saves a call for each record.
-        if self._loop is None:
+        if not self._thread_id:
             self._bind()
         found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
         return found  # type: ignore[no-any-return]
