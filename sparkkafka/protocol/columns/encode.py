@@ -487,10 +487,8 @@ class BlobColumn:
         large_binary, which it cannot join."""
         if not pa.types.is_binary(self.array.type):
             return None
-        content = self.array.buffers()[2]
-        data = np.frombuffer(b"" if content is None else content, np.uint8)
-        lengths = self.lengths[low:high]
-        return Blobs(data, self.offsets[low:high], lengths, self.min_length, self.max_length)
+        array, lengths = self.array.slice(low, high - low), self.lengths[low:high]
+        return Blobs(array, self.offsets[low:high], lengths, self.min_length, self.max_length)
 
     def slice(self, low: int, high: int) -> pa.Array:
         """Return the rows from `low` up to `high` as an Arrow array of binary."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.byte_columns import WordColumn
 from sparkkafka.protocol.records.arrow import BATCH_POOL
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode_words, zigzag
+from sparkkafka.protocol.records.varint_columns import Ints, encode_words, zigzag
 from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
 
 _VIEW_BYTES = 16
@@ -28,11 +28,12 @@ _MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
 
 
 class Blobs(NamedTuple):
-    """A column of keys or values in Arrow's binary type."""
+    """A column of keys or values."""
 
-    data: Bytes
+    array: pa.Array
+    """Of Arrow's binary type."""
     starts: Ints
-    """Where each row's bytes begin in `data`."""
+    """Where each row's bytes begin in the array's data."""
     lengths: Ints
     """-1 for null."""
     min_length: int
@@ -80,6 +81,7 @@ def _offset_deltas(counts: Sequence[int]) -> WordColumn | None:
 
 
 _ZERO_BYTE = WordColumn(np.uint64(0), 1, 1)
+_EMPTY = pa.py_buffer(b"")
 _NULL = WordColumn(np.uint64(1), 1, 1)  # the length -1
 
 
@@ -146,7 +148,7 @@ def join_records(
     joined = pa.Array.from_buffers(
         pa.binary_view(),
         len(views),
-        [None, pa.py_buffer(views), *(pa.py_buffer(blobs.data) for blobs in columns)],
+        [None, pa.py_buffer(views), *(blobs.array.buffers()[2] or _EMPTY for blobs in columns)],
     ).cast(pa.binary(), memory_pool=BATCH_POOL)
     _, offsets, content = joined.buffers()
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)
@@ -169,27 +171,17 @@ def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int)
     """Write the views of keys or values: references to long ones in buffer `buffer_index`, the
     bytes of short ones. A null becomes empty.
 
-    The view of a long one would repeat its first four bytes. They are left out, since only
+    The view of a long one would repeat its first four bytes. They may be left out, since only
     comparisons read them.
     """
-    np.maximum(blobs.lengths, 0, out=views[:, 0], casting="unsafe")
-    if blobs.max_length > _INLINE_BYTES:
+    if blobs.min_length > _INLINE_BYTES:
+        views[:, 0] = blobs.lengths
         views[:, 2] = buffer_index
         views[:, 3] = blobs.starts
-    if blobs.min_length > _INLINE_BYTES:
         return
-    rows: Any = slice(None)
+    cast = blobs.array.cast(pa.binary_view())
+    content = np.frombuffer(cast.buffers()[1], "<c16")  # 16 bytes are the fastest to copy
+    views.view("<c16")[:, 0] = content[cast.offset :][: len(views)]
+    np.maximum(blobs.lengths, 0, out=views[:, 0], casting="unsafe")
     if blobs.max_length > _INLINE_BYTES:
-        rows = np.flatnonzero(blobs.lengths <= _INLINE_BYTES)
-    starts, data = blobs.starts[rows], blobs.data
-    if not len(starts):
-        return
-    # Twelve bytes are read of each, whatever its length, so the last one needs bytes after it.
-    first, last = int(starts[0]), int(starts[-1])
-    if last + _INLINE_BYTES > len(data):
-        data = np.append(data[first:], np.zeros(_INLINE_BYTES, np.uint8))
-        starts = starts - first
-    for column in (1, 2, 3):
-        begin = 4 * (column - 1)
-        words: NDArray[np.int32] = np.ndarray((len(data) - begin - 3,), "<i4", data, begin, (1,))
-        views[rows, column] = words[starts]
+        views[np.flatnonzero(blobs.lengths > _INLINE_BYTES), 2] = buffer_index

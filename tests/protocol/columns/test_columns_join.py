@@ -110,8 +110,8 @@ def test_what_does_not_fit_is_left_to_the_general_way():
     def join(lengths: list[int], deltas: list[int], counts: list[int]) -> object:
         array = np.array(lengths, np.int64)
         starts = np.cumsum(array) - array
-        data = np.zeros(int(array.sum()), np.uint8)
-        column = Blobs(data, starts, array, int(array.min()), int(array.max()))
+        values = blobs(lengths)
+        column = Blobs(values, starts, array, int(array.min()), int(array.max()))
         return join_records(None, column, np.array(deltas, np.int64), counts)
 
     assert join([5, 5], [0, 0], [2]) is not None
