@@ -291,6 +291,8 @@ def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
         ),
         ("value string", ("v",), {}, "topic option required when no 'topic' attribute is present"),
         ("value int", (1,), {"topic": "t"}, "value attribute unsupported type int"),
+        # Spark's own error, before it calls the writer.
+        ("value string, id int, id int", ("v", 1, 2), {"topic": "t"}, "got [value, id, id]"),
         ("value string", ("v",), {"topc": "t"}, "did you mean 'topic'?"),
         ("value string", ("v",), {"topic": "t", "kafka__acks": "2"}, "kafka.acks must be all"),
         (
