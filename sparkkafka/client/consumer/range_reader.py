@@ -313,7 +313,8 @@ class RangeReader:
                 f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
                 f"{deadline.text} ({POLL_TIMEOUT}) and "
                 f"{errors.counted(failures, 'failed attempt')}; the last failure: "
-                f"{state.last_failure or 'no response came'}"
+                # A real broker's response to a throttled Fetch is empty.
+                f"{state.last_failure or 'no response had the partition (throttled by a quota?)'}"
             )
         is_held_back = (
             self._options.isolation_level == "read_committed"
