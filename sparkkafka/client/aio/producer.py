@@ -353,15 +353,15 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
 
         If less than a quarter of the memory is free, it waits until half is, for at most
         max.block.ms. It also yields to other tasks. Raises KafkaTimeoutError after max.block.ms,
-        and KafkaError after close.
+        and KafkaError after close. (What it returns may be a future, which `create_task` refuses.)
         """
         # Most calls return a future that is done: a coroutine would take three times as long.
         return self._drain() if next(self._client.checks) else self._drained
 
     async def _drain(self) -> None:
+        self._bind()
         buffer, client = self._buffer, self._client
         if buffer.used_bytes + buffer.io_bytes > client._limit_bytes or client._closed:
-            self._bind()
             check = partial(self._check_memory, buffer.limit_bytes // 2)
             await self._call_with_memory(check)
         if self._turn.is_over():  # every task yields at its next call
@@ -431,6 +431,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """Call `send` in the worker's thread, wait until its records are written or have failed,
         and return the written offsets by partition."""
         delivery = await self._run(send)
+        self._client._notifier.on_awaited()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outcomes = self._outcomes
         delivery.add_callback(lambda _: outcomes.put(done))

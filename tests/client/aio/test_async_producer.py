@@ -83,16 +83,19 @@ def test_records_linger_until_a_task_awaits_one(fake: FakeCluster) -> None:
             opened.send_nowait("t", b"4")
             await opened.partitions_for("t")
             await asyncio.wait_for(opened.send("t", b"5"), WAIT_S)
+            await asyncio.wait_for(opened.send_many("t", [b"6"]), WAIT_S)
         async with producer(fake, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as p:
-            task = asyncio.create_task(p.send("t", b"6"))
+            for _ in range(3):
+                await p.drain()  # before the first record
+            task = asyncio.create_task(p.send("t", b"7"))
             await p.partitions_for("t")
             await p.partitions_for("t")
-            assert log_values(fake, "t")[-1] == b"5"
+            assert log_values(fake, "t")[-1] == b"6"
             await p.flush()
-            assert (await task).offset == 5
+            assert (await task).offset == 6
 
     asyncio.run(main())
-    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
 
 
 def test_a_failed_send_raises_the_records_error(fake: FakeCluster) -> None:
