@@ -149,7 +149,7 @@ class _TextDecoder:
                 try:
                     parse(text)
                 except JsonSyntaxError as error:
-                    bad[row] = f"it {error}"
+                    bad[row] = f"it {error.reason}"
                 else:
                     # Line ends in JSON are white space, and would break the line of output.
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
