@@ -233,7 +233,10 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
     Raises EncodeError and UnsupportedVersionError.
     """
     writer = Writer()
-    writer.buffer += _RESPONSE_START.pack(0, correlation_id)
+    try:
+        writer.buffer += _RESPONSE_START.pack(0, correlation_id)
+    except struct.error:
+        raise EncodeError(f"{correlation_id!r} is not int32") from None
     if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
         writer.tagged_fields([])
     encode_into(writer, response, version)

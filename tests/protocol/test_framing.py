@@ -118,6 +118,11 @@ def test_null_client_id() -> None:
 # Correlation ids
 
 
+def test_a_correlation_id_is_int32() -> None:
+    with pytest.raises(EncodeError, match="2147483648 is not int32"):
+        encode_response(MetadataResponse(), 4, 2**31)
+
+
 def test_responses_come_in_order(framing: Framing) -> None:
     first, _ = framing.send(MetadataRequest(topics=None), 4)
     second, _ = framing.send(FetchRequest(), 12)
