@@ -165,6 +165,9 @@ def as_type(
         return pa.nulls(len(array), target)
     if not pa.types.is_nested(source):
         return leaf(array, target)
+    is_known = pa.types.is_struct(source) or pa.types.is_map(source) or pa.types.is_list(source)
+    if source.id != target.id or source.num_fields != target.num_fields or not is_known:
+        return array.cast(target)
     if array.offset:
         array = pa.concat_arrays([array])
     buffers = array.buffers()[:2]

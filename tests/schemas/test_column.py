@@ -374,6 +374,16 @@ def test_types_change_without_a_copy() -> None:
         assert changed.to_pylist() == rows
 
 
+def test_other_nested_types_are_cast() -> None:
+    for array, kind in (
+        (pa.array([[1], None, [2, 3]], pa.large_list(pa.int64())), pa.list_(pa.int64())),
+        (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)), pa.list_(pa.int64())),
+    ):
+        changed = as_type(array, kind)
+        changed.validate(full=True)
+        assert changed.to_pylist() == array.to_pylist()
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
