@@ -150,7 +150,7 @@ def plan_reset(
             raise errors.CheckpointError(_unfinished_batch_message(batches, admin, prefix))
         notes.append(f"batch {last} {batches.problem_of(last)}")
         if unfinished == "drop":
-            batch_id = batches.last_committed(last)
+            batch_id = batches.last_complete(last)
             removals = batches.files_after(batch_id)
         elif batches.commits.get(last) is None:
             writes[f"{logs.COMMITS}/{last}"] = batches.commit_text(last).encode()
@@ -352,7 +352,7 @@ class LastBatches:
             return "is finished, and its plan is missing"
         return "is planned and not finished"
 
-    def last_committed(self, before: int) -> int:
+    def last_complete(self, before: int) -> int:
         """Return the last complete batch before another one. Raises CheckpointError."""
         complete = [
             batch_id for batch_id in self.plans if batch_id < before and self.is_complete(batch_id)

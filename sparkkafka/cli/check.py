@@ -71,8 +71,9 @@ class _Probe(request_driver.ApiHandler[str, None]):
         return [(items[0], request_driver.Outcome(response.error_code))]
 
     def refusal(self, admin: BoundedAdmin, name: str) -> KafkaError | None:
-        """Send the request about `name`. Return why this user may not use it, and what to grant;
-        None if the user may."""
+        """Send the request about `name`. Return the broker's refusal, whose text has the ACL to
+        grant (`acl`); None if the user may use it: an error of `expected_codes` comes only after
+        the check of ACLs."""
         with admin.cluster_and_deadline() as (cluster, deadline):
             route = request_driver.ToCoordinator(cluster, self.coordinator_type)
             results = request_driver.call_each(cluster, [name], self, route, deadline, self.purpose)

@@ -106,10 +106,10 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
         described = admin.describe_consumer_groups(names)
         committed = admin.offsets_of_groups(names)
         partitions = {tp: None for offsets in committed.values_by_item.values() for tp in offsets}
-        bounds = {row.partition: row for row in list_lags(admin, partitions)}
+        ends = {row.partition: row for row in list_lags(admin, partitions)}  # nothing committed yet
     rows: list[dict[str, Any]] = []
     for group, offsets in committed.values_by_item.items():
-        lags = [replace(bounds[tp], committed=offset) for tp, offset in offsets.items()]
+        lags = [replace(ends[tp], committed=offset) for tp, offset in offsets.items()]
         known = [row.lag for row in lags if row.lag is not None]
         description = described.values_by_item.get(group)
         rows.append(
@@ -134,7 +134,7 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
             tables.print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
     errors = [*listed.errors.values(), *described.errors.values(), *committed.errors.values()]
     # A deleted topic is no error: groups keep its offsets for days.
-    unknown = (row.error for row in bounds.values() if row.error is not None)
+    unknown = (row.error for row in ends.values() if row.error is not None)
     errors += (error for error in unknown if not isinstance(error, UnknownTopicError))
     commands.fail_each({str(error): error for error in errors}.values())
 

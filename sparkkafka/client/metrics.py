@@ -128,7 +128,9 @@ class NetworkMetrics:
         self.received = Sampled()
         """Sizes of responses."""
         self.created = Sampled()
+        """One for each new connection."""
         self.closed = Sampled()
+        """One for each connection that ended."""
         self.latencies: defaultdict[str, Sampled] = defaultdict(Sampled)
         """By API, in ms: from writing the request to reading the response."""
         self.last_sent_at_s: dict[str, float] = {}

@@ -127,7 +127,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         self._iterator: Iterator[Record] = iter(())  # over those after `_slice`
         self._slice: Iterator[Record] = iter(())  # the records that `async for` returns next
         self._slice_end = 0  # how many of `_records` are before the end of `_slice`
-        self._turn = Turn()
+        self._turn = Turn()  # when other tasks must run
         self._polled_at_s = 0.0
         self._poll_lock = asyncio.Lock()
 
@@ -208,11 +208,13 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         return await self._worker.run(run, prepare=self._prepare_rewind)
 
     def _prepare_rewind(self) -> None:
+        """Note the offsets of the unread records for `_seek_to_unread`, and drop these records."""
         self._exclude_unread()
         self._set_unread(Records())
 
     def _seek_to_unread(self) -> None:
-        """Seek to the first unread offset of each partition. Runs in the worker's thread."""
+        """Let records that were polled and that no task has got be read again, after
+        `_prepare_rewind`. Runs in the worker's thread."""
         subscription = self._client._subscription
         offsets, subscription.unread = subscription.unread, {}
         for tp, offset in offsets.items():

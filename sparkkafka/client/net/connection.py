@@ -133,7 +133,7 @@ class Connection:
     ) -> Self:
         """Connect, begin TLS, agree on versions and authenticate, for `open`: errors call no hooks
         here, and may be an OSError or ValueError instead of a KafkaError."""
-        security, prefix = connection_security(options, host, port), options.prefix
+        security = connection_security(options, host, port)
         sock = connecting.connect(host, port, options, deadline)
         opening_deadline = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
@@ -144,15 +144,16 @@ class Connection:
                 host,
                 connecting.address_text(host, port),
                 opening_deadline,
-                prefix,
+                options.prefix,
             )
         connection = cls(sock, host, port, options, metrics)
         try:
             connection._handshake(opening_deadline)
             if security.sasl is not None:
                 connection._session = authenticate(
-                    connection, security.sasl, opening_deadline, prefix
+                    connection, security.sasl, opening_deadline, options.prefix
                 )
+            # Until here the limit is low: the server may be any.
             connection._framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
             connection._stage = connecting.Stage.OPEN
             connection._hooks = options.hooks

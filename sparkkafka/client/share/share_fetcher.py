@@ -56,8 +56,7 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-OPEN_EPOCH = 0
-CLOSE_EPOCH = -1
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1  # open and close a session (Java's ShareRequestMetadata)
 
 WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # values of share_acquire_mode
 ACQUIRE_MODE_VERSION = RENEW_VERSION = 2
@@ -72,7 +71,8 @@ class ShareSession(LeaderConnection):
     def __init__(self, node_id: int, backoff: Backoff, options: ShareConsumerOptions) -> None:
         super().__init__(node_id, backoff)
         self._options = options
-        self.epoch = OPEN_EPOCH
+        self.epoch = INITIAL_EPOCH
+        """The epoch of the next request."""
         self.generation = 0
         """The number of sessions that have ended."""
         self.partitions: TopicIds = {}
@@ -90,10 +90,15 @@ class ShareSession(LeaderConnection):
     def has_request(self) -> bool:
         return self.request is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker has the session."""
+        return self.epoch != INITIAL_EPOCH
+
     def end(self) -> None:
         """Note that the broker has closed or forgotten the session: the next request opens a new
         one."""
-        self.epoch = OPEN_EPOCH
+        self.epoch = INITIAL_EPOCH
         self.generation += 1
         self.partitions = {}
 
@@ -177,7 +182,7 @@ class ShareSession(LeaderConnection):
         return ShareAcknowledgeRequest(
             group_id=self._options.group_id,
             member_id=member_id,
-            share_session_epoch=CLOSE_EPOCH if closes else self.epoch,
+            share_session_epoch=FINAL_EPOCH if closes else self.epoch,
             is_renew_ack=is_renewing,
             topics=[
                 AcknowledgeTopic(topic_id=key, partitions=rows) for key, rows in topics.items()
@@ -289,17 +294,16 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
 
     def close_sessions(self) -> None:
         """Close the sessions with leaders without a request in flight, and send these the last
-        acknowledgements. The leaders give the other acquired records to other members."""
+        acknowledgements. The leaders give the other acquired records to other members. A session
+        with a request in flight stays open: call this again after its response."""
         for session in self._leaders.values():
-            if session.request is None and session.epoch != OPEN_EPOCH:
+            if session.is_open and session.request is None:
                 self._send(session, closes=True)
 
     @property
     def has_sessions(self) -> bool:
         """Whether a session is open or a request in flight."""
-        return any(
-            session.has_request or session.epoch != OPEN_EPOCH for session in self._leaders.values()
-        )
+        return any(session.has_request or session.is_open for session in self._leaders.values())
 
     def _session(self, node_id: int) -> ShareSession:
         """Return the session with this broker; make one if there is none."""
@@ -380,7 +384,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
                 session, errors.BrokerError(code, where, response.error_message)
             )
             return
-        if request.share_session_epoch == CLOSE_EPOCH:
+        if request.share_session_epoch == FINAL_EPOCH:
             session.end()
         else:
             session.next_epoch()

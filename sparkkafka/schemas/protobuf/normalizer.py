@@ -88,6 +88,7 @@ def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) ->
             if not by_runtime and not in_entry:
                 out += data[start:at]
             continue
+        # A special field (Timestamp, Decimal, …) is read from its bytes: it is copied as it is.
         inner = field.message if matches and field.special is None else None
         is_group = tag & 7 == types.SGROUP
         if inner is None and not (is_group and by_runtime):

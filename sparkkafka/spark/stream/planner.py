@@ -85,11 +85,10 @@ class StreamPlanner:
         # batch reads nothing of them, and ends at their first offsets: then the checkpoint no
         # longer has offsets of the old topic, even if the query fails later.
         self._recreated: dict[str, Offsets] = {}
-        # The start of a new query, and the partitions of which its first batch reads nothing: see
-        # `initial_offsets`.
-        self._initial: Offsets | None = None
-        self._start_may_change: set[TopicPartition] = set()
-        self._may_be_restarted = True  # until this process has proposed the end of a batch
+        self._initial: Offsets | None = None  # where a new query starts
+        # Partitions of which the query's first batch reads nothing: see `initial_offsets`.
+        self._empty_at_first: set[TopicPartition] = set()
+        self._has_proposed_end = False  # in this process
         self._deleted: set[str] = set()  # topics
         self._last_served: TopicPartition | None = None
         self._last_batch_at_s = -math.inf
@@ -128,7 +127,7 @@ class StreamPlanner:
         def lookup(deadline: Deadline) -> Offsets:
             chosen = self._offset_reader.subscribed_partitions(deadline)
             self._remember_topic_ids(chosen)
-            start, self._start_may_change = self._offset_reader.start_offsets(chosen, deadline)
+            start, self._empty_at_first = self._offset_reader.start_offsets(chosen, deadline)
             return start
 
         self._initial = self._with_attempts("looking up the first offsets", lookup)
@@ -142,12 +141,9 @@ class StreamPlanner:
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
-        if self._may_be_restarted and start == self._initial:
-            # The first batch reads nothing of these: see `initial_offsets`.
-            self._proposed |= {
-                tp: start[tp] for tp in self._start_may_change if tp in self._proposed
-            }
-        self._may_be_restarted = False
+        if not self._has_proposed_end and start == self._initial:
+            self._proposed |= {tp: start[tp] for tp in self._empty_at_first if tp in self._proposed}
+        self._has_proposed_end = True
         return self._proposed
 
     def stop_at_latest(self) -> None:
@@ -166,11 +162,11 @@ class StreamPlanner:
         """Return the input partitions of a micro-batch, to be taken with `begin_batch`. Raises
         DataLossError (failOnDataLoss)."""
         self._is_first = not self._first_batch_begun and start == self._initial
-        if self._may_be_restarted and start == self._initial:
-            # Spark may repeat a first batch after a crash: it again reads nothing of the pinned
-            # partitions (see `initial_offsets`). Newer partitions wait for the next batch.
+        if not self._has_proposed_end and start == self._initial:
+            # Spark repeats the first batch of a process that crashed, with the end which that one
+            # proposed: where these partitions started. Newer partitions wait for the next batch.
             start = {
-                tp: end[tp] if tp in self._start_may_change else offset
+                tp: end[tp] if tp in self._empty_at_first else offset
                 for tp, offset in start.items()
                 if tp in end
             }
@@ -439,7 +435,7 @@ class StreamPlanner:
         if plan is not None:
             self._begin_log_line(plan, end)
         self._first_batch_begun = True
-        for planned in self._unreported:
+        for planned in self._unreported:  # Spark's progress does not have their start
             self.report.add(Count.OFFSETS, planned.count, planned.topic, planned.partition)
         self._unreported = []
         report, self.report = self.report, Report()
