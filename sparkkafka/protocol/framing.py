@@ -146,7 +146,7 @@ class Framing:
         Raises DecodeError for a size that no broker sends, and says so if the bytes are the
         beginning of another protocol.
         """
-        size = int.from_bytes(prefix[:PREFIX_BYTES], "big", signed=True)
+        size = Reader(prefix).int32()
         if _MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
             return size
         raise DecodeError(
