@@ -36,9 +36,9 @@ from sparkkafka.protocol.messages import (
     SharePartitionData,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Drop, ErrorResponse
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings, write
-from tests.support.waiting import Hold
+from tests.support.waiting import Hold, wait_until
 
 EXPLICIT = {"share.acknowledgement.mode": "explicit"}
 TP = TopicPartition("t", 0)
@@ -379,11 +379,17 @@ def test_the_leader_moves(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     with member(fake) as consumer:
         rows = poll(consumer)
-        fake.move_leader("t", 0, 1 - fake.leader("t", 0))
+        former = fake.leader("t", 0)
+        fake.move_leader("t", 0, 1 - former)
         with pytest.raises(AcknowledgeError, match="NOT_LEADER_OR_FOLLOWER"):
             consumer.commit()
+        # The end of its session comes after the new leader has handed out the records.
+        late = fake.fault(Delay(100, before=True), api="ShareAcknowledge", broker=former)
         again = poll(consumer)
         assert [row.offset for row in again] == [row.offset for row in rows]
+        sessions = fake.state.group("g").share.sessions
+        wait_until(lambda: {broker for _, broker in sessions} == {1 - former})
+        assert late.fired == 1
         consumer.commit()
         assert share(fake).start == 10
 

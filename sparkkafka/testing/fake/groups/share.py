@@ -155,7 +155,7 @@ def share_acknowledge(call: Call) -> ShareAcknowledgeResponse:
                for row in message.topics for part in row.partitions}  # fmt: skip
     codes = _acknowledge(call, batches)
     if message.share_session_epoch == CLOSE_EPOCH:
-        group.end_session(*key)
+        _end_session(call, group)
     else:
         epoch, partitions = group.sessions[key]
         group.sessions[key] = epoch + 1, partitions
@@ -187,13 +187,24 @@ def _session_error(call: Call) -> int:
     if message.share_session_epoch == OPEN_EPOCH:
         if any(part.acknowledgement_batches for row in message.topics for part in row.partitions):
             return ErrorCode.INVALID_REQUEST
-        group.end_session(*key)
+        _end_session(call, group)
         return 0
     if key not in group.sessions:
         return ErrorCode.SHARE_SESSION_NOT_FOUND
     if message.share_session_epoch not in (group.sessions[key][0], CLOSE_EPOCH):
         return ErrorCode.INVALID_SHARE_SESSION_EPOCH
     return 0
+
+
+def _end_session(call: Call, group: ShareGroup) -> None:
+    """End the member's session with this broker, which releases the records that the member has
+    acquired of the partitions that this broker leads: it knows no others."""
+    member_id = call.message.member_id or ""
+    _, partitions = group.sessions.pop((member_id, call.broker_id), (0, set()))
+    for topic_id, number in partitions & group.partitions.keys():
+        topic = call.state.topic_by_id(topic_id)
+        if topic is not None and topic.partitions[number].leader == call.broker_id:
+            group.partitions[topic_id, number].release(member_id)
 
 
 def _acknowledge(

@@ -91,9 +91,3 @@ class ShareGroup:
     reported: dict[str, HeartbeatAssignment] = field(default_factory=dict)
     partitions: dict[Partition, SharePartition] = field(default_factory=dict)
     sessions: dict[tuple[str, int], tuple[int, set[Partition]]] = field(default_factory=dict)
-
-    def end_session(self, member_id: str, broker_id: int) -> None:
-        _, partitions = self.sessions.pop((member_id, broker_id), (0, set()))
-        for key in partitions:
-            if key in self.partitions:
-                self.partitions[key].release(member_id)
