@@ -211,12 +211,14 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
 
 def _parse_together(decoder: Decoder, text: bytes, first_number: int) -> NumberedRows | None:
     """Parse lines together; `first_number` is the number of the first. Return None if they must be
-    parsed one by one: there are headers, or a line that has no payload, or null, or is no
-    record."""
+    parsed one by one: there are headers, or a line that has no payload, or null, or is no record;
+    or both payloads and values, since a payload of null beside a value is a tombstone."""
     decoded = decoder.decode(_split_lines(text, b"\n"))
     columns = dict(zip(_JSON_FIELDS, decoded.values.flatten(), strict=True))
     values, headers = pc.coalesce(columns["payload"], columns["value"]), columns["headers"]
     if values.null_count or pc.count(decoded.rest).as_py() or pc.count(headers).as_py():
+        return None
+    if b'"payload"' in text and pc.count(columns["value"]).as_py():
         return None
     partitions, times_ms = (arrow.or_zero(columns[name]) for name in ("partition", "ts"))
     if (partitions < 0).any() or (times_ms < 0).any() or (times_ms > _MAX_TIME_MS).any():
@@ -256,8 +258,8 @@ def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, Bad
             if unknown := row.keys() - _JSON_FIELDS.keys():
                 raise ValueError(f"{min(unknown)!r} is none of {', '.join(_JSON_FIELDS)}")
             pairs = _parse_headers(row.get("headers"))
-            key, payload = _to_bytes(row.get("key")), _to_bytes(row.get("payload"))
-            value = _to_bytes(row.get("value")) if payload is None else payload
+            key = _to_bytes(row.get("key"))
+            value = _to_bytes(row["payload"] if "payload" in row else row["value"])
             partition = _parse_integer(row.get("partition"), "partition", INT32_MAX)
             time_ms = _parse_integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as reason:
