@@ -4,49 +4,28 @@ features, ACLs, SCRAM users and delegation tokens. Those about groups and transa
 
 from __future__ import annotations
 
-import uuid as uuid_module
+import uuid
 
-from sparkkafka.protocol.wire.schema import (
-    INT8,
-    INT32,
-    STRING,
-    Request,
-    Response,
-    array,
-    boolean,
-    bytes_,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    nullable_array,
-    nullable_string,
-    request,
-    response,
-    string,
-    struct,
-    uuid,
-)
+from sparkkafka.protocol.wire import schema as wire
 
 
-@struct
+@wire.struct
 class CreatableReplicaAssignment:
     """The brokers that get a partition, the preferred leader first."""
 
-    partition_index: int = int32()
-    broker_ids: list[int] = array(INT32)
+    partition_index: int = wire.int32()
+    broker_ids: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class CreatableTopicConfig:
     """One setting of the new topic."""
 
-    name: str = string()
-    value: str | None = nullable_string()
+    name: str = wire.string()
+    value: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class CreatableTopic:
     """A topic to create.
 
@@ -54,648 +33,652 @@ class CreatableTopic:
     the broker's defaults.
     """
 
-    name: str = string()
-    num_partitions: int = int32()
-    replication_factor: int = int16()
-    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
-    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
+    name: str = wire.string()
+    num_partitions: int = wire.int32()
+    replication_factor: int = wire.int16()
+    assignments: list[CreatableReplicaAssignment] = wire.array(CreatableReplicaAssignment)
+    configs: list[CreatableTopicConfig] = wire.array(CreatableTopicConfig)
 
 
-@request(api_key=19, versions=(2, 7), flexible=5, kafka="2.1:3 2.4:5 2.7:6 2.8:7")
-class CreateTopicsRequest(Request["CreateTopicsResponse"]):
+@wire.request(api_key=19, versions=(2, 7), flexible=5, kafka="2.1:3 2.4:5 2.7:6 2.8:7")
+class CreateTopicsRequest(wire.Request["CreateTopicsResponse"]):
     """Creates topics; goes to the controller. `validate_only` only says whether it would work."""
 
-    topics: list[CreatableTopic] = array(CreatableTopic)
-    timeout_ms: int = int32(60000)
-    validate_only: bool = boolean(since=1)
+    topics: list[CreatableTopic] = wire.array(CreatableTopic)
+    timeout_ms: int = wire.int32(60000)
+    validate_only: bool = wire.boolean(since=1)
 
 
-@struct
+@wire.struct
 class CreatableTopicConfigs:
     """A setting of the topic as created."""
 
-    name: str = string()
-    value: str | None = nullable_string()
-    read_only: bool = boolean()
-    config_source: int = int8(-1, ignorable=True)
-    is_sensitive: bool = boolean()
+    name: str = wire.string()
+    value: str | None = wire.nullable_string()
+    read_only: bool = wire.boolean()
+    config_source: int = wire.int8(-1, ignorable=True)
+    is_sensitive: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class CreatableTopicResult:
     """The outcome of one topic."""
 
-    name: str = string()
-    topic_id: uuid_module.UUID = uuid(since=7, ignorable=True)
-    error_code: int = int16()
-    error_message: str | None = nullable_string(since=1, ignorable=True)
-    topic_config_error_code: int = int16(since=5, tag=0, ignorable=True)
-    num_partitions: int = int32(-1, since=5, ignorable=True)
-    replication_factor: int = int16(-1, since=5, ignorable=True)
-    configs: list[CreatableTopicConfigs] | None = nullable_array(
+    name: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid(since=7, ignorable=True)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(since=1, ignorable=True)
+    topic_config_error_code: int = wire.int16(since=5, tag=0, ignorable=True)
+    num_partitions: int = wire.int32(-1, since=5, ignorable=True)
+    replication_factor: int = wire.int16(-1, since=5, ignorable=True)
+    configs: list[CreatableTopicConfigs] | None = wire.nullable_array(
         CreatableTopicConfigs, since=5, ignorable=True
     )
 
 
-@response(CreateTopicsRequest)
-class CreateTopicsResponse(Response):
+@wire.response(CreateTopicsRequest)
+class CreateTopicsResponse(wire.Response):
     """The outcome of each topic."""
 
-    throttle_time_ms: int = int32(since=2, ignorable=True)
-    topics: list[CreatableTopicResult] = array(CreatableTopicResult)
+    throttle_time_ms: int = wire.int32(since=2, ignorable=True)
+    topics: list[CreatableTopicResult] = wire.array(CreatableTopicResult)
 
 
-@struct
+@wire.struct
 class DeleteTopicState:
     """A topic by name, or by id with a null name."""
 
-    name: str | None = nullable_string(None)
-    topic_id: uuid_module.UUID = uuid()
+    name: str | None = wire.nullable_string(None)
+    topic_id: uuid.UUID = wire.uuid()
 
 
-@request(api_key=20, versions=(1, 6), flexible=4, kafka="2.1:3 2.4:4 2.7:5 2.8:6")
-class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
+@wire.request(api_key=20, versions=(1, 6), flexible=4, kafka="2.1:3 2.4:4 2.7:5 2.8:6")
+class DeleteTopicsRequest(wire.Request["DeleteTopicsResponse"]):
     """Deletes topics: `topics` from version 6 on, `topic_names` before."""
 
-    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
-    topic_names: list[str] = array(STRING, until=5, ignorable=True)
-    timeout_ms: int = int32()
+    topics: list[DeleteTopicState] = wire.array(DeleteTopicState, since=6)
+    topic_names: list[str] = wire.array(wire.STRING, until=5, ignorable=True)
+    timeout_ms: int = wire.int32()
 
 
-@struct
+@wire.struct
 class DeletableTopicResult:
     """The outcome of one topic."""
 
-    name: str | None = nullable_string(nullable_since=6)
-    topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=5, ignorable=True)
+    name: str | None = wire.nullable_string(nullable_since=6)
+    topic_id: uuid.UUID = wire.uuid(since=6, ignorable=True)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None, since=5, ignorable=True)
 
 
-@response(DeleteTopicsRequest)
-class DeleteTopicsResponse(Response):
+@wire.response(DeleteTopicsRequest)
+class DeleteTopicsResponse(wire.Response):
     """The outcome of each topic."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    responses: list[DeletableTopicResult] = array(DeletableTopicResult)
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    responses: list[DeletableTopicResult] = wire.array(DeletableTopicResult)
 
 
-@struct
+@wire.struct
 class CreatePartitionsAssignment:
     """The brokers that get one of the new partitions, the preferred leader first."""
 
-    broker_ids: list[int] = array(INT32)
+    broker_ids: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class CreatePartitionsTopic:
     """A topic and its new total of partitions. `assignments` are those of the new partitions; None
     lets the brokers choose."""
 
-    name: str = string()
-    count: int = int32()
-    assignments: list[CreatePartitionsAssignment] | None = nullable_array(
+    name: str = wire.string()
+    count: int = wire.int32()
+    assignments: list[CreatePartitionsAssignment] | None = wire.nullable_array(
         CreatePartitionsAssignment
     )
 
 
-@request(api_key=37, versions=(0, 3), flexible=2, kafka="2.1:1 2.5:2 2.7:3")
-class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+@wire.request(api_key=37, versions=(0, 3), flexible=2, kafka="2.1:1 2.5:2 2.7:3")
+class CreatePartitionsRequest(wire.Request["CreatePartitionsResponse"]):
     """Gives topics more partitions; goes to the controller."""
 
-    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
-    timeout_ms: int = int32()
-    validate_only: bool = boolean()
+    topics: list[CreatePartitionsTopic] = wire.array(CreatePartitionsTopic)
+    timeout_ms: int = wire.int32()
+    validate_only: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class CreatePartitionsTopicResult:
     """The outcome of one topic."""
 
-    name: str = string()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
+    name: str = wire.string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
 
 
-@response(CreatePartitionsRequest)
-class CreatePartitionsResponse(Response):
+@wire.response(CreatePartitionsRequest)
+class CreatePartitionsResponse(wire.Response):
     """The outcome of each topic."""
 
-    throttle_time_ms: int = int32()
-    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
+    throttle_time_ms: int = wire.int32()
+    results: list[CreatePartitionsTopicResult] = wire.array(CreatePartitionsTopicResult)
 
 
-@struct
+@wire.struct
 class DeleteRecordsPartition:
     """Records below `offset` are deleted; -1 means those below the high watermark."""
 
-    partition_index: int = int32()
-    offset: int = int64()
+    partition_index: int = wire.int32()
+    offset: int = wire.int64()
 
 
-@struct
+@wire.struct
 class DeleteRecordsTopic:
     """Partitions of one topic."""
 
-    name: str = string()
-    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
+    name: str = wire.string()
+    partitions: list[DeleteRecordsPartition] = wire.array(DeleteRecordsPartition)
 
 
-@request(api_key=21, versions=(0, 2), flexible=2, kafka="2.1:1 2.6:2")
-class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
+@wire.request(api_key=21, versions=(0, 2), flexible=2, kafka="2.1:1 2.6:2")
+class DeleteRecordsRequest(wire.Request["DeleteRecordsResponse"]):
     """Moves the beginning of partitions forward; goes to their leaders."""
 
-    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
-    timeout_ms: int = int32()
+    topics: list[DeleteRecordsTopic] = wire.array(DeleteRecordsTopic)
+    timeout_ms: int = wire.int32()
 
 
-@struct
+@wire.struct
 class DeleteRecordsPartitionResult:
     """The first offset that remains in all replicas."""
 
-    partition_index: int = int32()
-    low_watermark: int = int64()
-    error_code: int = int16()
+    partition_index: int = wire.int32()
+    low_watermark: int = wire.int64()
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class DeleteRecordsTopicResult:
     """Partitions of one topic."""
 
-    name: str = string()
-    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
+    name: str = wire.string()
+    partitions: list[DeleteRecordsPartitionResult] = wire.array(DeleteRecordsPartitionResult)
 
 
-@response(DeleteRecordsRequest)
-class DeleteRecordsResponse(Response):
+@wire.response(DeleteRecordsRequest)
+class DeleteRecordsResponse(wire.Response):
     """The outcome of each partition."""
 
-    throttle_time_ms: int = int32()
-    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
+    throttle_time_ms: int = wire.int32()
+    topics: list[DeleteRecordsTopicResult] = wire.array(DeleteRecordsTopicResult)
 
 
-@struct
+@wire.struct
 class DescribeConfigsResource:
     """A resource (type 2 topic, 4 broker) and the names of its settings; None means all."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    configuration_keys: list[str] | None = nullable_array(STRING)
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    configuration_keys: list[str] | None = wire.nullable_array(wire.STRING)
 
 
-@request(api_key=32, versions=(1, 4), flexible=4, kafka="2.1:2 2.6:3 2.8:4")
-class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
+@wire.request(api_key=32, versions=(1, 4), flexible=4, kafka="2.1:2 2.6:3 2.8:4")
+class DescribeConfigsRequest(wire.Request["DescribeConfigsResponse"]):
     """Requests settings of topics and brokers."""
 
-    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
-    include_synonyms: bool = boolean(since=1)
-    include_documentation: bool = boolean(since=3)
+    resources: list[DescribeConfigsResource] = wire.array(DescribeConfigsResource)
+    include_synonyms: bool = wire.boolean(since=1)
+    include_documentation: bool = wire.boolean(since=3)
 
 
-@struct
+@wire.struct
 class DescribeConfigsSynonym:
     """Another source of the same setting; the sources are in order of precedence."""
 
-    name: str = string()
-    value: str | None = nullable_string()
-    source: int = int8()
+    name: str = wire.string()
+    value: str | None = wire.nullable_string()
+    source: int = wire.int8()
 
 
-@struct
+@wire.struct
 class DescribeConfigsResourceResult:
     """One setting; the value of a sensitive one is null."""
 
-    name: str = string()
-    value: str | None = nullable_string()
-    read_only: bool = boolean()
-    config_source: int = int8(-1, since=1, ignorable=True)
-    is_sensitive: bool = boolean()
-    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, since=1, ignorable=True)
-    config_type: int = int8(since=3, ignorable=True)
-    documentation: str | None = nullable_string(since=3, ignorable=True)
+    name: str = wire.string()
+    value: str | None = wire.nullable_string()
+    read_only: bool = wire.boolean()
+    config_source: int = wire.int8(-1, since=1, ignorable=True)
+    is_sensitive: bool = wire.boolean()
+    synonyms: list[DescribeConfigsSynonym] = wire.array(
+        DescribeConfigsSynonym, since=1, ignorable=True
+    )
+    config_type: int = wire.int8(since=3, ignorable=True)
+    documentation: str | None = wire.nullable_string(since=3, ignorable=True)
 
 
-@struct
+@wire.struct
 class DescribeConfigsResult:
     """Settings of one resource."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    resource_type: int = int8()
-    resource_name: str = string()
-    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    configs: list[DescribeConfigsResourceResult] = wire.array(DescribeConfigsResourceResult)
 
 
-@response(DescribeConfigsRequest)
-class DescribeConfigsResponse(Response):
+@wire.response(DescribeConfigsRequest)
+class DescribeConfigsResponse(wire.Response):
     """Settings by resource."""
 
-    throttle_time_ms: int = int32()
-    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+    throttle_time_ms: int = wire.int32()
+    results: list[DescribeConfigsResult] = wire.array(DescribeConfigsResult)
 
 
-@struct
+@wire.struct
 class AlterableConfig:
     """One change: operation 0 set, 1 delete (value null), 2 append to a list, 3 remove from it."""
 
-    name: str = string()
-    config_operation: int = int8()
-    value: str | None = nullable_string()
+    name: str = wire.string()
+    config_operation: int = wire.int8()
+    value: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class AlterConfigsResource:
     """A resource (types as in DescribeConfigsResource) and its changes."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    configs: list[AlterableConfig] = array(AlterableConfig)
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    configs: list[AlterableConfig] = wire.array(AlterableConfig)
 
 
-@request(api_key=44, versions=(0, 1), flexible=1, kafka="2.3:0 2.4:1")
-class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
+@wire.request(api_key=44, versions=(0, 1), flexible=1, kafka="2.3:0 2.4:1")
+class IncrementalAlterConfigsRequest(wire.Request["IncrementalAlterConfigsResponse"]):
     """Changes some settings and leaves the others (KIP-339, Kafka 2.3)."""
 
-    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
-    validate_only: bool = boolean()
+    resources: list[AlterConfigsResource] = wire.array(AlterConfigsResource)
+    validate_only: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class AlterConfigsResourceResponse:
     """The outcome of one resource."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    resource_type: int = int8()
-    resource_name: str = string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
 
 
-@response(IncrementalAlterConfigsRequest)
-class IncrementalAlterConfigsResponse(Response):
+@wire.response(IncrementalAlterConfigsRequest)
+class IncrementalAlterConfigsResponse(wire.Response):
     """The outcome of each resource."""
 
-    throttle_time_ms: int = int32()
-    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+    throttle_time_ms: int = wire.int32()
+    responses: list[AlterConfigsResourceResponse] = wire.array(AlterConfigsResourceResponse)
 
 
-@request(api_key=74, versions=(0, 1), flexible=0, kafka="4.0:0 4.1:1")
-class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+@wire.request(api_key=74, versions=(0, 1), flexible=0, kafka="4.0:0 4.1:1")
+class ListConfigResourcesRequest(wire.Request["ListConfigResourcesResponse"]):
     """Requests the names of what has settings of its own: of client metrics in version 0, else of
     these types (KIP-1142). An empty list means all types."""
 
-    resource_types: list[int] = array(INT8, since=1)
+    resource_types: list[int] = wire.array(wire.INT8, since=1)
 
 
-@struct
+@wire.struct
 class ListedConfigResource:
     """A resource; `resource_type` 16 is a subscription to client metrics."""
 
-    resource_name: str = string()
-    resource_type: int = int8(16, since=1, ignorable=True)
+    resource_name: str = wire.string()
+    resource_type: int = wire.int8(16, since=1, ignorable=True)
 
 
-@response(ListConfigResourcesRequest)
-class ListConfigResourcesResponse(Response):
+@wire.response(ListConfigResourcesRequest)
+class ListConfigResourcesResponse(wire.Response):
     """The resources."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    config_resources: list[ListedConfigResource] = array(ListedConfigResource)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    config_resources: list[ListedConfigResource] = wire.array(ListedConfigResource)
 
 
-@struct
+@wire.struct
 class DescribableLogDirTopic:
     """Partitions of one topic."""
 
-    topic: str = string()
-    partitions: list[int] = array(INT32)
+    topic: str = wire.string()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@request(api_key=35, versions=(1, 5), flexible=2, kafka="2.1:1 2.6:2 3.2:3 3.3:4 4.3:5")
-class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
+@wire.request(api_key=35, versions=(1, 5), flexible=2, kafka="2.1:1 2.6:2 3.2:3 3.3:4 4.3:5")
+class DescribeLogDirsRequest(wire.Request["DescribeLogDirsResponse"]):
     """Requests the log directories of a broker with these partitions; None means all."""
 
-    topics: list[DescribableLogDirTopic] | None = nullable_array(DescribableLogDirTopic)
+    topics: list[DescribableLogDirTopic] | None = wire.nullable_array(DescribableLogDirTopic)
 
 
-@struct
+@wire.struct
 class DescribeLogDirsPartition:
     """A replica's log. A future one is a copy that will replace the one in another directory."""
 
-    partition_index: int = int32()
-    partition_size: int = int64()
-    offset_lag: int = int64()
-    is_future_key: bool = boolean()
+    partition_index: int = wire.int32()
+    partition_size: int = wire.int64()
+    offset_lag: int = wire.int64()
+    is_future_key: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class DescribeLogDirsTopic:
     """Replicas of one topic in a directory."""
 
-    name: str = string()
-    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
+    name: str = wire.string()
+    partitions: list[DescribeLogDirsPartition] = wire.array(DescribeLogDirsPartition)
 
 
-@struct
+@wire.struct
 class DescribeLogDirsResult:
     """One directory, and its volume's size without what lies in remote storage. A cordoned one gets
     no new replicas."""
 
-    error_code: int = int16()
-    log_dir: str = string()
-    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
-    total_bytes: int = int64(-1, since=4, ignorable=True)
-    usable_bytes: int = int64(-1, since=4, ignorable=True)
-    is_cordoned: bool = boolean(since=5, ignorable=True)
+    error_code: int = wire.int16()
+    log_dir: str = wire.string()
+    topics: list[DescribeLogDirsTopic] = wire.array(DescribeLogDirsTopic)
+    total_bytes: int = wire.int64(-1, since=4, ignorable=True)
+    usable_bytes: int = wire.int64(-1, since=4, ignorable=True)
+    is_cordoned: bool = wire.boolean(since=5, ignorable=True)
 
 
-@response(DescribeLogDirsRequest)
-class DescribeLogDirsResponse(Response):
+@wire.response(DescribeLogDirsRequest)
+class DescribeLogDirsResponse(wire.Response):
     """The broker's directories. Before version 3 a refused request gets no directories and no error
     code."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16(since=3, ignorable=True)
-    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16(since=3, ignorable=True)
+    results: list[DescribeLogDirsResult] = wire.array(DescribeLogDirsResult)
 
 
 # --- quotas, reassignments, elections, features ---------------------------------------------------
 
 
-@struct
+@wire.struct
 class QuotaComponent:
     """Selects entities by one of their types. `match_type` 0: the name `match`, 1: the
     default, 2: any that is given."""
 
-    entity_type: str = string()
-    match_type: int = int8()
-    match: str | None = nullable_string()
+    entity_type: str = wire.string()
+    match_type: int = wire.int8()
+    match: str | None = wire.nullable_string()
 
 
-@request(api_key=48, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
-class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
+@wire.request(api_key=48, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
+class DescribeClientQuotasRequest(wire.Request["DescribeClientQuotasResponse"]):
     """Requests the quotas of entities; `strict`: only of those without other types."""
 
-    components: list[QuotaComponent] = array(QuotaComponent)
-    strict: bool = boolean()
+    components: list[QuotaComponent] = wire.array(QuotaComponent)
+    strict: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class QuotaEntityPart:
     """A part of an entity: user, client-id or ip; the name is null for the default."""
 
-    entity_type: str = string()
-    entity_name: str | None = nullable_string()
+    entity_type: str = wire.string()
+    entity_name: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class QuotaValue:
     """A quota and its limit."""
 
-    key: str = string()
-    value: float = float64()
+    key: str = wire.string()
+    value: float = wire.float64()
 
 
-@struct
+@wire.struct
 class DescribedQuotaEntry:
     """An entity and its quotas."""
 
-    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
-    values: list[QuotaValue] = array(QuotaValue)
+    entity: list[QuotaEntityPart] = wire.array(QuotaEntityPart)
+    values: list[QuotaValue] = wire.array(QuotaValue)
 
 
-@response(DescribeClientQuotasRequest)
-class DescribeClientQuotasResponse(Response):
+@wire.response(DescribeClientQuotasRequest)
+class DescribeClientQuotasResponse(wire.Response):
     """Quotas by entity."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    entries: list[DescribedQuotaEntry] | None = nullable_array(DescribedQuotaEntry)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    entries: list[DescribedQuotaEntry] | None = wire.nullable_array(DescribedQuotaEntry)
 
 
-@struct
+@wire.struct
 class QuotaOp:
     """A quota to set, or with `remove` to delete."""
 
-    key: str = string()
-    value: float = float64()
-    remove: bool = boolean()
+    key: str = wire.string()
+    value: float = wire.float64()
+    remove: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class AlteredQuotaEntry:
     """An entity and what changes."""
 
-    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
-    ops: list[QuotaOp] = array(QuotaOp)
+    entity: list[QuotaEntityPart] = wire.array(QuotaEntityPart)
+    ops: list[QuotaOp] = wire.array(QuotaOp)
 
 
-@request(api_key=49, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
-class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
+@wire.request(api_key=49, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
+class AlterClientQuotasRequest(wire.Request["AlterClientQuotasResponse"]):
     """Changes quotas."""
 
-    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry)
-    validate_only: bool = boolean()
+    entries: list[AlteredQuotaEntry] = wire.array(AlteredQuotaEntry)
+    validate_only: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class AlterQuotaResult:
     """The outcome of one entity."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    entity: list[QuotaEntityPart] = wire.array(QuotaEntityPart)
 
 
-@response(AlterClientQuotasRequest)
-class AlterClientQuotasResponse(Response):
+@wire.response(AlterClientQuotasRequest)
+class AlterClientQuotasResponse(wire.Response):
     """Results by entity."""
 
-    throttle_time_ms: int = int32()
-    entries: list[AlterQuotaResult] = array(AlterQuotaResult)
+    throttle_time_ms: int = wire.int32()
+    entries: list[AlterQuotaResult] = wire.array(AlterQuotaResult)
 
 
-@struct
+@wire.struct
 class ReassignablePartition:
     """A partition and its new replicas; null cancels a reassignment in progress."""
 
-    partition_index: int = int32()
-    replicas: list[int] | None = nullable_array(INT32, null_default=True)
+    partition_index: int = wire.int32()
+    replicas: list[int] | None = wire.nullable_array(wire.INT32, null_default=True)
 
 
-@struct
+@wire.struct
 class ReassignableTopic:
     """Partitions of a topic."""
 
-    name: str = string()
-    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+    name: str = wire.string()
+    partitions: list[ReassignablePartition] = wire.array(ReassignablePartition)
 
 
-@request(api_key=45, versions=(0, 1), flexible=0, kafka="2.4:0 4.1:1")
-class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
+@wire.request(api_key=45, versions=(0, 1), flexible=0, kafka="2.4:0 4.1:1")
+class AlterPartitionReassignmentsRequest(wire.Request["AlterPartitionReassignmentsResponse"]):
     """Starts to move replicas to other brokers, or cancels that."""
 
-    timeout_ms: int = int32(60_000)
-    allow_replication_factor_change: bool = boolean(True, since=1)
-    topics: list[ReassignableTopic] = array(ReassignableTopic)
+    timeout_ms: int = wire.int32(60_000)
+    allow_replication_factor_change: bool = wire.boolean(True, since=1)
+    topics: list[ReassignableTopic] = wire.array(ReassignableTopic)
 
 
-@struct
+@wire.struct
 class ReassignablePartitionResponse:
     """The outcome of one partition."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class ReassignableTopicResponse:
     """Partitions of a topic."""
 
-    name: str = string()
-    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+    name: str = wire.string()
+    partitions: list[ReassignablePartitionResponse] = wire.array(ReassignablePartitionResponse)
 
 
-@response(AlterPartitionReassignmentsRequest)
-class AlterPartitionReassignmentsResponse(Response):
+@wire.response(AlterPartitionReassignmentsRequest)
+class AlterPartitionReassignmentsResponse(wire.Response):
     """Results by partition."""
 
-    throttle_time_ms: int = int32()
-    allow_replication_factor_change: bool = boolean(True, since=1, ignorable=True)
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
+    throttle_time_ms: int = wire.int32()
+    allow_replication_factor_change: bool = wire.boolean(True, since=1, ignorable=True)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    responses: list[ReassignableTopicResponse] = wire.array(ReassignableTopicResponse)
 
 
-@struct
+@wire.struct
 class ListPartitionReassignmentsTopics:
     """Partitions of a topic."""
 
-    name: str = string()
-    partition_indexes: list[int] = array(INT32)
+    name: str = wire.string()
+    partition_indexes: list[int] = wire.array(wire.INT32)
 
 
-@request(api_key=46, versions=(0, 0), flexible=0, kafka="2.4:0")
-class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
+@wire.request(api_key=46, versions=(0, 0), flexible=0, kafka="2.4:0")
+class ListPartitionReassignmentsRequest(wire.Request["ListPartitionReassignmentsResponse"]):
     """Requests the reassignments of these partitions (null: of all) in progress."""
 
-    timeout_ms: int = int32(60_000)
-    topics: list[ListPartitionReassignmentsTopics] | None = nullable_array(
+    timeout_ms: int = wire.int32(60_000)
+    topics: list[ListPartitionReassignmentsTopics] | None = wire.nullable_array(
         ListPartitionReassignmentsTopics, null_default=True
     )
 
 
-@struct
+@wire.struct
 class OngoingPartitionReassignment:
     """A partition that is being moved: all replicas, those to add and those to remove."""
 
-    partition_index: int = int32()
-    replicas: list[int] = array(INT32)
-    adding_replicas: list[int] = array(INT32)
-    removing_replicas: list[int] = array(INT32)
+    partition_index: int = wire.int32()
+    replicas: list[int] = wire.array(wire.INT32)
+    adding_replicas: list[int] = wire.array(wire.INT32)
+    removing_replicas: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class OngoingTopicReassignment:
     """Partitions of a topic."""
 
-    name: str = string()
-    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+    name: str = wire.string()
+    partitions: list[OngoingPartitionReassignment] = wire.array(OngoingPartitionReassignment)
 
 
-@response(ListPartitionReassignmentsRequest)
-class ListPartitionReassignmentsResponse(Response):
+@wire.response(ListPartitionReassignmentsRequest)
+class ListPartitionReassignmentsResponse(wire.Response):
     """The partitions that are moving."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    topics: list[OngoingTopicReassignment] = wire.array(OngoingTopicReassignment)
 
 
-@struct
+@wire.struct
 class ElectionPartitions:
     """Partitions of a topic."""
 
-    topic: str = string()
-    partitions: list[int] = array(INT32)
+    topic: str = wire.string()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@request(api_key=43, versions=(0, 2), flexible=2, kafka="2.2:0 2.4:2")
-class ElectLeadersRequest(Request["ElectLeadersResponse"]):
+@wire.request(api_key=43, versions=(0, 2), flexible=2, kafka="2.2:0 2.4:2")
+class ElectLeadersRequest(wire.Request["ElectLeadersResponse"]):
     """Elects leaders of these partitions (null: of all that need it). `election_type` 0 makes the
     first replica the leader, 1 any live replica, in sync or not."""
 
-    election_type: int = int8(since=1)
-    topic_partitions: list[ElectionPartitions] | None = nullable_array(ElectionPartitions)
-    timeout_ms: int = int32(60_000)
+    election_type: int = wire.int8(since=1)
+    topic_partitions: list[ElectionPartitions] | None = wire.nullable_array(ElectionPartitions)
+    timeout_ms: int = wire.int32(60_000)
 
 
-@struct
+@wire.struct
 class ElectionPartitionResult:
     """The outcome of one partition."""
 
-    partition_id: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
+    partition_id: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class ReplicaElectionResult:
     """Partitions of a topic."""
 
-    topic: str = string()
-    partition_result: list[ElectionPartitionResult] = array(ElectionPartitionResult)
+    topic: str = wire.string()
+    partition_result: list[ElectionPartitionResult] = wire.array(ElectionPartitionResult)
 
 
-@response(ElectLeadersRequest)
-class ElectLeadersResponse(Response):
+@wire.response(ElectLeadersRequest)
+class ElectLeadersResponse(wire.Response):
     """Results by partition."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16(since=1)
-    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16(since=1)
+    replica_election_results: list[ReplicaElectionResult] = wire.array(ReplicaElectionResult)
 
 
-@struct
+@wire.struct
 class FeatureUpdateKey:
     """A feature and its new level, 0 to remove it. `upgrade_type` 1: only a higher level, 2: a
     lower one if nothing is lost, 3: a lower one in any case."""
 
-    feature: str = string()
-    max_version_level: int = int16()
-    allow_downgrade: bool = boolean(until=0)
-    upgrade_type: int = int8(1, since=1)
+    feature: str = wire.string()
+    max_version_level: int = wire.int16()
+    allow_downgrade: bool = wire.boolean(until=0)
+    upgrade_type: int = wire.int8(1, since=1)
 
 
-@request(api_key=57, versions=(0, 2), flexible=0, kafka="2.7:0 3.3:1 4.0:2")
-class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
+@wire.request(api_key=57, versions=(0, 2), flexible=0, kafka="2.7:0 3.3:1 4.0:2")
+class UpdateFeaturesRequest(wire.Request["UpdateFeaturesResponse"]):
     """Sets levels of features (KIP-584), such as metadata.version."""
 
-    timeout_ms: int = int32(60_000)
-    feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey)
-    validate_only: bool = boolean(since=1)
+    timeout_ms: int = wire.int32(60_000)
+    feature_updates: list[FeatureUpdateKey] = wire.array(FeatureUpdateKey)
+    validate_only: bool = wire.boolean(since=1)
 
 
-@struct
+@wire.struct
 class UpdatableFeatureResult:
     """The outcome of one feature."""
 
-    feature: str = string()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
+    feature: str = wire.string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
 
 
-@response(UpdateFeaturesRequest)
-class UpdateFeaturesResponse(Response):
+@wire.response(UpdateFeaturesRequest)
+class UpdateFeaturesResponse(wire.Response):
     """Results by feature; from version 2 on all or none, with one error code for all."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1, ignorable=True)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    results: list[UpdatableFeatureResult] = wire.array(
+        UpdatableFeatureResult, until=1, ignorable=True
+    )
 
 
 # --- ACLs, SCRAM users, delegation tokens ---------------------------------------------------------
@@ -703,321 +686,325 @@ class UpdateFeaturesResponse(Response):
 _LITERAL = 3
 
 
-@struct
+@wire.struct
 class DeleteAclsFilter:
     """Selects ACLs: 1 matches any type, operation or permission, None any name."""
 
-    resource_type_filter: int = int8()
-    resource_name_filter: str | None = nullable_string()
-    pattern_type_filter: int = int8(_LITERAL, since=1)
-    principal_filter: str | None = nullable_string()
-    host_filter: str | None = nullable_string()
-    operation: int = int8()
-    permission_type: int = int8()
+    resource_type_filter: int = wire.int8()
+    resource_name_filter: str | None = wire.nullable_string()
+    pattern_type_filter: int = wire.int8(_LITERAL, since=1)
+    principal_filter: str | None = wire.nullable_string()
+    host_filter: str | None = wire.nullable_string()
+    operation: int = wire.int8()
+    permission_type: int = wire.int8()
 
 
-@request(api_key=29, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
-class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
+@wire.request(api_key=29, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
+class DescribeAclsRequest(DeleteAclsFilter, wire.Request["DescribeAclsResponse"]):
     """Requests the ACLs that a filter matches."""
 
 
-@struct
+@wire.struct
 class AclDescription:
     """Allows or denies a principal an operation, from a host."""
 
-    principal: str = string()
-    host: str = string()
-    operation: int = int8()
-    permission_type: int = int8()
+    principal: str = wire.string()
+    host: str = wire.string()
+    operation: int = wire.int8()
+    permission_type: int = wire.int8()
 
 
-@struct
+@wire.struct
 class DescribeAclsResource:
     """A resource and its ACLs."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    pattern_type: int = int8(_LITERAL, since=1)
-    acls: list[AclDescription] = array(AclDescription)
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    pattern_type: int = wire.int8(_LITERAL, since=1)
+    acls: list[AclDescription] = wire.array(AclDescription)
 
 
-@response(DescribeAclsRequest)
-class DescribeAclsResponse(Response):
+@wire.response(DescribeAclsRequest)
+class DescribeAclsResponse(wire.Response):
     """ACLs by resource."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    resources: list[DescribeAclsResource] = wire.array(DescribeAclsResource)
 
 
-@struct
+@wire.struct
 class AclCreation:
     """An ACL to create."""
 
-    resource_type: int = int8()
-    resource_name: str = string()
-    resource_pattern_type: int = int8(_LITERAL, since=1)
-    principal: str = string()
-    host: str = string()
-    operation: int = int8()
-    permission_type: int = int8()
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    resource_pattern_type: int = wire.int8(_LITERAL, since=1)
+    principal: str = wire.string()
+    host: str = wire.string()
+    operation: int = wire.int8()
+    permission_type: int = wire.int8()
 
 
-@request(api_key=30, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
-class CreateAclsRequest(Request["CreateAclsResponse"]):
+@wire.request(api_key=30, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
+class CreateAclsRequest(wire.Request["CreateAclsResponse"]):
     """Creates ACLs. Creating one that exists succeeds and changes nothing."""
 
-    creations: list[AclCreation] = array(AclCreation)
+    creations: list[AclCreation] = wire.array(AclCreation)
 
 
-@struct
+@wire.struct
 class AclCreationResult:
     """The outcome of the ACL at the same index of the request."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
 
 
-@response(CreateAclsRequest)
-class CreateAclsResponse(Response):
+@wire.response(CreateAclsRequest)
+class CreateAclsResponse(wire.Response):
     """The outcome of each ACL, in the request's order."""
 
-    throttle_time_ms: int = int32()
-    results: list[AclCreationResult] = array(AclCreationResult)
+    throttle_time_ms: int = wire.int32()
+    results: list[AclCreationResult] = wire.array(AclCreationResult)
 
 
-@request(api_key=31, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
-class DeleteAclsRequest(Request["DeleteAclsResponse"]):
+@wire.request(api_key=31, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
+class DeleteAclsRequest(wire.Request["DeleteAclsResponse"]):
     """Deletes all ACLs that a filter matches."""
 
-    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
+    filters: list[DeleteAclsFilter] = wire.array(DeleteAclsFilter)
 
 
-@struct
+@wire.struct
 class DeleteAclsMatchingAcl:
     """An ACL that matched, and whether it was deleted."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    resource_type: int = int8()
-    resource_name: str = string()
-    pattern_type: int = int8(_LITERAL, since=1)
-    principal: str = string()
-    host: str = string()
-    operation: int = int8()
-    permission_type: int = int8()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    pattern_type: int = wire.int8(_LITERAL, since=1)
+    principal: str = wire.string()
+    host: str = wire.string()
+    operation: int = wire.int8()
+    permission_type: int = wire.int8()
 
 
-@struct
+@wire.struct
 class DeleteAclsFilterResult:
     """The outcome of the filter at the same index of the request."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    matching_acls: list[DeleteAclsMatchingAcl] = wire.array(DeleteAclsMatchingAcl)
 
 
-@response(DeleteAclsRequest)
-class DeleteAclsResponse(Response):
+@wire.response(DeleteAclsRequest)
+class DeleteAclsResponse(wire.Response):
     """The outcome of each filter, in the request's order."""
 
-    throttle_time_ms: int = int32()
-    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
+    throttle_time_ms: int = wire.int32()
+    filter_results: list[DeleteAclsFilterResult] = wire.array(DeleteAclsFilterResult)
 
 
-@struct
+@wire.struct
 class UserName:
     """A user whose credentials are requested."""
 
-    name: str = string()
+    name: str = wire.string()
 
 
-@request(api_key=50, versions=(0, 0), flexible=0, kafka="2.7:0")
-class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
+@wire.request(api_key=50, versions=(0, 0), flexible=0, kafka="2.7:0")
+class DescribeUserScramCredentialsRequest(wire.Request["DescribeUserScramCredentialsResponse"]):
     """Requests the SCRAM credentials of users; None means all users (KIP-554, Kafka 2.7)."""
 
-    users: list[UserName] | None = nullable_array(UserName)
+    users: list[UserName] | None = wire.nullable_array(UserName)
 
 
-@struct
+@wire.struct
 class CredentialInfo:
     """A password's mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512) and iterations."""
 
-    mechanism: int = int8()
-    iterations: int = int32()
+    mechanism: int = wire.int8()
+    iterations: int = wire.int32()
 
 
-@struct
+@wire.struct
 class DescribeUserScramCredentialsResult:
     """The mechanisms and iterations of one user's passwords."""
 
-    user: str = string()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    credential_infos: list[CredentialInfo] = array(CredentialInfo)
+    user: str = wire.string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    credential_infos: list[CredentialInfo] = wire.array(CredentialInfo)
 
 
-@response(DescribeUserScramCredentialsRequest)
-class DescribeUserScramCredentialsResponse(Response):
+@wire.response(DescribeUserScramCredentialsRequest)
+class DescribeUserScramCredentialsResponse(wire.Response):
     """Passwords by user."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
-    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
+    results: list[DescribeUserScramCredentialsResult] = wire.array(
+        DescribeUserScramCredentialsResult
+    )
 
 
-@struct
+@wire.struct
 class ScramCredentialDeletion:
     """A password to delete."""
 
-    name: str = string()
-    mechanism: int = int8()
+    name: str = wire.string()
+    mechanism: int = wire.int8()
 
 
-@struct
+@wire.struct
 class ScramCredentialUpsertion:
     """A salted password to set. It suffices to log in: the repr shows neither it nor the salt."""
 
-    name: str = string()
-    mechanism: int = int8()
-    iterations: int = int32()
-    salt: bytes = bytes_(secret=True)
-    salted_password: bytes = bytes_(secret=True)
+    name: str = wire.string()
+    mechanism: int = wire.int8()
+    iterations: int = wire.int32()
+    salt: bytes = wire.bytes_(secret=True)
+    salted_password: bytes = wire.bytes_(secret=True)
 
 
-@request(api_key=51, versions=(0, 0), flexible=0, kafka="2.7:0")
-class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
+@wire.request(api_key=51, versions=(0, 0), flexible=0, kafka="2.7:0")
+class AlterUserScramCredentialsRequest(wire.Request["AlterUserScramCredentialsResponse"]):
     """Sets and deletes SCRAM passwords; goes to the controller (KIP-554, Kafka 2.7)."""
 
-    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
-    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
+    deletions: list[ScramCredentialDeletion] = wire.array(ScramCredentialDeletion)
+    upsertions: list[ScramCredentialUpsertion] = wire.array(ScramCredentialUpsertion)
 
 
-@struct
+@wire.struct
 class AlterUserScramCredentialsResult:
     """The outcome of all changes of one user."""
 
-    user: str = string()
-    error_code: int = int16()
-    error_message: str | None = nullable_string()
+    user: str = wire.string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string()
 
 
-@response(AlterUserScramCredentialsRequest)
-class AlterUserScramCredentialsResponse(Response):
+@wire.response(AlterUserScramCredentialsRequest)
+class AlterUserScramCredentialsResponse(wire.Response):
     """The outcome of each user."""
 
-    throttle_time_ms: int = int32()
-    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
+    throttle_time_ms: int = wire.int32()
+    results: list[AlterUserScramCredentialsResult] = wire.array(AlterUserScramCredentialsResult)
 
 
-@struct
+@wire.struct
 class CreatableRenewers:
     """A principal, such as User and alice, that may renew a token beside its owner."""
 
-    principal_type: str = string()
-    principal_name: str = string()
+    principal_type: str = wire.string()
+    principal_name: str = wire.string()
 
 
-@struct
+@wire.struct
 class DescribeDelegationTokenOwner(CreatableRenewers):
     """An owner whose tokens are requested."""
 
 
-@struct
+@wire.struct
 class DescribedDelegationTokenRenewer(CreatableRenewers):
     """A principal that may renew a token."""
 
 
-@request(api_key=38, versions=(1, 3), flexible=2, kafka="2.1:1 2.4:2 3.3:3")
-class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
+@wire.request(api_key=38, versions=(1, 3), flexible=2, kafka="2.1:1 2.4:2 3.3:3")
+class CreateDelegationTokenRequest(wire.Request["CreateDelegationTokenResponse"]):
     """Requests a delegation token for this user, or for another owner (KIP-48, KIP-373)."""
 
-    owner_principal_type: str | None = nullable_string("", since=3)
-    owner_principal_name: str | None = nullable_string("", since=3)
-    renewers: list[CreatableRenewers] = array(CreatableRenewers)
-    max_lifetime_ms: int = int64()
+    owner_principal_type: str | None = wire.nullable_string("", since=3)
+    owner_principal_name: str | None = wire.nullable_string("", since=3)
+    renewers: list[CreatableRenewers] = wire.array(CreatableRenewers)
+    max_lifetime_ms: int = wire.int64()
 
 
-@response(CreateDelegationTokenRequest)
-class CreateDelegationTokenResponse(Response):
+@wire.response(CreateDelegationTokenRequest)
+class CreateDelegationTokenResponse(wire.Response):
     """The new token. Its id and HMAC are enough to log in, so the repr does not show the HMAC."""
 
-    error_code: int = int16()
-    principal_type: str = string()
-    principal_name: str = string()
-    token_requester_principal_type: str = string(since=3)
-    token_requester_principal_name: str = string(since=3)
-    issue_timestamp_ms: int = int64()
-    expiry_timestamp_ms: int = int64()
-    max_timestamp_ms: int = int64()
-    token_id: str = string()
-    hmac: bytes = bytes_(secret=True)
-    throttle_time_ms: int = int32()
+    error_code: int = wire.int16()
+    principal_type: str = wire.string()
+    principal_name: str = wire.string()
+    token_requester_principal_type: str = wire.string(since=3)
+    token_requester_principal_name: str = wire.string(since=3)
+    issue_timestamp_ms: int = wire.int64()
+    expiry_timestamp_ms: int = wire.int64()
+    max_timestamp_ms: int = wire.int64()
+    token_id: str = wire.string()
+    hmac: bytes = wire.bytes_(secret=True)
+    throttle_time_ms: int = wire.int32()
 
 
-@request(api_key=39, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
-class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
+@wire.request(api_key=39, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
+class RenewDelegationTokenRequest(wire.Request["RenewDelegationTokenResponse"]):
     """Makes a token last longer."""
 
-    hmac: bytes = bytes_(secret=True)
-    renew_period_ms: int = int64()
+    hmac: bytes = wire.bytes_(secret=True)
+    renew_period_ms: int = wire.int64()
 
 
-@response(RenewDelegationTokenRequest)
-class RenewDelegationTokenResponse(Response):
+@wire.response(RenewDelegationTokenRequest)
+class RenewDelegationTokenResponse(wire.Response):
     """When the token ends now."""
 
-    error_code: int = int16()
-    expiry_timestamp_ms: int = int64()
-    throttle_time_ms: int = int32()
+    error_code: int = wire.int16()
+    expiry_timestamp_ms: int = wire.int64()
+    throttle_time_ms: int = wire.int32()
 
 
-@request(api_key=40, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
-class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
+@wire.request(api_key=40, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
+class ExpireDelegationTokenRequest(wire.Request["ExpireDelegationTokenResponse"]):
     """Makes a token end earlier; a negative period ends it immediately."""
 
-    hmac: bytes = bytes_(secret=True)
-    expiry_time_period_ms: int = int64()
+    hmac: bytes = wire.bytes_(secret=True)
+    expiry_time_period_ms: int = wire.int64()
 
 
-@response(ExpireDelegationTokenRequest)
-class ExpireDelegationTokenResponse(Response):
+@wire.response(ExpireDelegationTokenRequest)
+class ExpireDelegationTokenResponse(wire.Response):
     """When the token ends now."""
 
-    error_code: int = int16()
-    expiry_timestamp_ms: int = int64()
-    throttle_time_ms: int = int32()
+    error_code: int = wire.int16()
+    expiry_timestamp_ms: int = wire.int64()
+    throttle_time_ms: int = wire.int32()
 
 
-@request(api_key=41, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
-class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
+@wire.request(api_key=41, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
+class DescribeDelegationTokenRequest(wire.Request["DescribeDelegationTokenResponse"]):
     """Requests the tokens of owners; None means all that this user may see."""
 
-    owners: list[DescribeDelegationTokenOwner] | None = nullable_array(DescribeDelegationTokenOwner)
+    owners: list[DescribeDelegationTokenOwner] | None = wire.nullable_array(
+        DescribeDelegationTokenOwner
+    )
 
 
-@struct
+@wire.struct
 class DescribedDelegationToken:
     """A token. Its repr does not show the HMAC."""
 
-    principal_type: str = string()
-    principal_name: str = string()
-    token_requester_principal_type: str = string(since=3)
-    token_requester_principal_name: str = string(since=3)
-    issue_timestamp: int = int64()
-    expiry_timestamp: int = int64()
-    max_timestamp: int = int64()
-    token_id: str = string()
-    hmac: bytes = bytes_(secret=True)
-    renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer)
+    principal_type: str = wire.string()
+    principal_name: str = wire.string()
+    token_requester_principal_type: str = wire.string(since=3)
+    token_requester_principal_name: str = wire.string(since=3)
+    issue_timestamp: int = wire.int64()
+    expiry_timestamp: int = wire.int64()
+    max_timestamp: int = wire.int64()
+    token_id: str = wire.string()
+    hmac: bytes = wire.bytes_(secret=True)
+    renewers: list[DescribedDelegationTokenRenewer] = wire.array(DescribedDelegationTokenRenewer)
 
 
-@response(DescribeDelegationTokenRequest)
-class DescribeDelegationTokenResponse(Response):
+@wire.response(DescribeDelegationTokenRequest)
+class DescribeDelegationTokenResponse(wire.Response):
     """The tokens."""
 
-    error_code: int = int16()
-    tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken)
-    throttle_time_ms: int = int32()
+    error_code: int = wire.int16()
+    tokens: list[DescribedDelegationToken] = wire.array(DescribedDelegationToken)
+    throttle_time_ms: int = wire.int32()

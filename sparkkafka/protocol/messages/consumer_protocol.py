@@ -18,20 +18,9 @@ from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.constants import NO_GENERATION
+from sparkkafka.protocol.wire import schema as wire
 from sparkkafka.protocol.wire.codec import decode, decode_from, encode
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader
-from sparkkafka.protocol.wire.schema import (
-    INT32,
-    STRING,
-    Message,
-    array,
-    data,
-    int32,
-    nullable_bytes,
-    nullable_string,
-    string,
-    struct,
-)
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup whose members use this."""
@@ -44,46 +33,46 @@ Partition = tuple[str, int]
 """Topic and partition number."""
 
 
-@struct
+@wire.struct
 class TopicPartitions:
     """Partitions of one topic."""
 
-    topic: str = string()
-    partitions: list[int] = array(INT32)
+    topic: str = wire.string()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@data(versions=(MIN_VERSION, MAX_VERSION))
-class ConsumerProtocolSubscription(Message):
+@wire.data(versions=(MIN_VERSION, MAX_VERSION))
+class ConsumerProtocolSubscription(wire.Message):
     """The topics of one member, and from version 1 on the partitions that it owns."""
 
-    topics: list[str] = array(STRING)
-    user_data: bytes | None = nullable_bytes()
-    owned_partitions: list[TopicPartitions] = array(TopicPartitions, since=1, ignorable=True)
-    generation_id: int = int32(NO_GENERATION, since=2, ignorable=True)
-    rack_id: str | None = nullable_string(None, since=3, ignorable=True)
+    topics: list[str] = wire.array(wire.STRING)
+    user_data: bytes | None = wire.nullable_bytes()
+    owned_partitions: list[TopicPartitions] = wire.array(TopicPartitions, since=1, ignorable=True)
+    generation_id: int = wire.int32(NO_GENERATION, since=2, ignorable=True)
+    rack_id: str | None = wire.nullable_string(None, since=3, ignorable=True)
 
 
-@data(versions=(MIN_VERSION, MAX_VERSION))
-class ConsumerProtocolAssignment(Message):
+@wire.data(versions=(MIN_VERSION, MAX_VERSION))
+class ConsumerProtocolAssignment(wire.Message):
     """The partitions that one member gets. All versions are alike."""
 
-    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
-    user_data: bytes | None = nullable_bytes()
+    assigned_partitions: list[TopicPartitions] = wire.array(TopicPartitions)
+    user_data: bytes | None = wire.nullable_bytes()
 
 
-@data(versions=(0, 1))
-class StickyAssignorUserData(Message):
+@wire.data(versions=(0, 1))
+class StickyAssignorUserData(wire.Message):
     """The `user_data` of Java's StickyAssignor and librdkafka. It has no version number."""
 
-    previous_assignment: list[TopicPartitions] = array(TopicPartitions)
-    generation: int = int32(NO_GENERATION, since=1, ignorable=True)
+    previous_assignment: list[TopicPartitions] = wire.array(TopicPartitions)
+    generation: int = wire.int32(NO_GENERATION, since=1, ignorable=True)
 
 
-@data(versions=(0, 0))
-class CooperativeStickyAssignorUserData(Message):
+@wire.data(versions=(0, 0))
+class CooperativeStickyAssignorUserData(wire.Message):
     """The `user_data` of Java's CooperativeStickyAssignor."""
 
-    generation: int = int32(NO_GENERATION)
+    generation: int = wire.int32(NO_GENERATION)
 
 
 class Subscription(NamedTuple):
@@ -229,13 +218,13 @@ def decode_cooperative_generation(encoded: BytesLike) -> int:
     return decode_from(reader, CooperativeStickyAssignorUserData, 0).generation
 
 
-def _encode(message: Message, version: int) -> bytes:
+def _encode(message: wire.Message, version: int) -> bytes:
     """Return the version (int16) followed by the message in that version."""
     body = encode(message, version)
     return version.to_bytes(2, "big") + body
 
 
-def _read_version(cls: type[Message], reader: Reader) -> int:
+def _read_version(cls: type[wire.Message], reader: Reader) -> int:
     """Read the version before a message of type `cls`. Raises DecodeError for a negative one."""
     try:
         version = reader.int16()

@@ -7,343 +7,324 @@ ConsumerGroupDescribe, DeleteGroups and OffsetDelete.
 
 from __future__ import annotations
 
-import uuid as uuid_module
+import uuid
 
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
-from sparkkafka.protocol.wire.schema import (
-    INT32,
-    STRING,
-    Request,
-    Response,
-    array,
-    boolean,
-    bytes_,
-    int8,
-    int16,
-    int32,
-    int64,
-    nested,
-    nullable_array,
-    nullable_nested,
-    nullable_string,
-    request,
-    response,
-    string,
-    struct,
-    uuid,
-)
+from sparkkafka.protocol.wire import schema as wire
 
 
-@struct
+@wire.struct
 class OffsetCommitRequestPartition:
     """The next offset to read, and a string of at most 4096 bytes to store with it."""
 
-    partition_index: int = int32()
-    committed_offset: int = int64()
-    committed_leader_epoch: int = int32(-1, since=6, ignorable=True)
-    committed_metadata: str | None = nullable_string()
+    partition_index: int = wire.int32()
+    committed_offset: int = wire.int64()
+    committed_leader_epoch: int = wire.int32(-1, since=6, ignorable=True)
+    committed_metadata: str | None = wire.nullable_string()
 
 
-@struct
+@wire.struct
 class OffsetCommitRequestTopic:
     """Partitions of one topic, which `name` names until version 9, `topic_id` from 10 on."""
 
-    name: str = string(until=9, ignorable=True)
-    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
-    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
+    name: str = wire.string(until=9, ignorable=True)
+    topic_id: uuid.UUID = wire.uuid(since=10, ignorable=True)
+    partitions: list[OffsetCommitRequestPartition] = wire.array(OffsetCommitRequestPartition)
 
 
-@request(api_key=8, versions=(2, 10), flexible=8, usual=9, kafka="2.1:6 2.3:7 2.4:8 3.7:9 4.2:10")
-class OffsetCommitRequest(Request["OffsetCommitResponse"]):
+@wire.request(
+    api_key=8, versions=(2, 10), flexible=8, usual=9, kafka="2.1:6 2.3:7 2.4:8 3.7:9 4.2:10"
+)
+class OffsetCommitRequest(wire.Request["OffsetCommitResponse"]):
     """Commits offsets of a group. A group without members has generation -1 and member "".
 
     Version 9 has the layout of version 8; members under KIP-848 must send it.
     """
 
-    group_id: str = string()
-    generation_id_or_member_epoch: int = int32(-1, since=1, ignorable=True)
-    member_id: str = string(since=1, ignorable=True)
-    group_instance_id: str | None = nullable_string(None, since=7)
-    retention_time_ms: int = int64(-1, since=2, until=4, ignorable=True)
-    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
+    group_id: str = wire.string()
+    generation_id_or_member_epoch: int = wire.int32(-1, since=1, ignorable=True)
+    member_id: str = wire.string(since=1, ignorable=True)
+    group_instance_id: str | None = wire.nullable_string(None, since=7)
+    retention_time_ms: int = wire.int64(-1, since=2, until=4, ignorable=True)
+    topics: list[OffsetCommitRequestTopic] = wire.array(OffsetCommitRequestTopic)
 
 
-@struct
+@wire.struct
 class OffsetCommitResponsePartition:
     """The outcome of one partition."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class OffsetCommitResponseTopic:
     """Partitions of one topic, named as in the request."""
 
-    name: str = string(until=9, ignorable=True)
-    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
-    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
+    name: str = wire.string(until=9, ignorable=True)
+    topic_id: uuid.UUID = wire.uuid(since=10, ignorable=True)
+    partitions: list[OffsetCommitResponsePartition] = wire.array(OffsetCommitResponsePartition)
 
 
-@response(OffsetCommitRequest)
-class OffsetCommitResponse(Response):
+@wire.response(OffsetCommitRequest)
+class OffsetCommitResponse(wire.Response):
     """The outcome of each partition."""
 
-    throttle_time_ms: int = int32(since=3, ignorable=True)
-    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
+    throttle_time_ms: int = wire.int32(since=3, ignorable=True)
+    topics: list[OffsetCommitResponseTopic] = wire.array(OffsetCommitResponseTopic)
 
 
-@struct
+@wire.struct
 class OffsetFetchRequestTopic:
     """Partitions of one topic, until version 7."""
 
-    name: str = string()
-    partition_indexes: list[int] = array(INT32)
+    name: str = wire.string()
+    partition_indexes: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class OffsetFetchRequestTopics:
     """Partitions of one topic, from version 8 on; from version 10 on its id stands for its name."""
 
-    name: str = string(until=9, ignorable=True)
-    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
-    partition_indexes: list[int] = array(INT32)
+    name: str = wire.string(until=9, ignorable=True)
+    topic_id: uuid.UUID = wire.uuid(since=10, ignorable=True)
+    partition_indexes: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class OffsetFetchRequestGroup:
     """One group; `topics` None means all topics with committed offsets. Id and epoch are those of a
     member under KIP-848."""
 
-    group_id: str = string()
-    member_id: str | None = nullable_string(None, since=9, ignorable=True)
-    member_epoch: int = int32(-1, since=9, ignorable=True)
-    topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
+    group_id: str = wire.string()
+    member_id: str | None = wire.nullable_string(None, since=9, ignorable=True)
+    member_epoch: int = wire.int32(-1, since=9, ignorable=True)
+    topics: list[OffsetFetchRequestTopics] | None = wire.nullable_array(OffsetFetchRequestTopics)
 
 
-@request(
+@wire.request(
     api_key=9, versions=(1, 10), flexible=6, usual=9, kafka="2.1:5 2.4:6 2.5:7 3.0:8 3.7:9 4.2:10"
 )
-class OffsetFetchRequest(Request["OffsetFetchResponse"]):
+class OffsetFetchRequest(wire.Request["OffsetFetchResponse"]):
     """Requests committed offsets: of one group until version 7, of `groups` from version 8 on.
 
     `topics` None (from version 2 on) means all. `require_stable` waits for open transactions. Topic
     ids (version 10) are not sent: coordinators delete the offsets of a topic with the topic.
     """
 
-    group_id: str = string(until=7)
-    topics: list[OffsetFetchRequestTopic] | None = nullable_array(
+    group_id: str = wire.string(until=7)
+    topics: list[OffsetFetchRequestTopic] | None = wire.nullable_array(
         OffsetFetchRequestTopic, until=7, nullable_since=2
     )
-    groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
-    require_stable: bool = boolean(since=7)
+    groups: list[OffsetFetchRequestGroup] = wire.array(OffsetFetchRequestGroup, since=8)
+    require_stable: bool = wire.boolean(since=7)
 
 
-@struct
+@wire.struct
 class OffsetFetchResponsePartition:
     """A committed offset, -1 if there is none; until version 7."""
 
-    partition_index: int = int32()
-    committed_offset: int = int64()
-    committed_leader_epoch: int = int32(-1, since=5, ignorable=True)
-    metadata: str | None = nullable_string()
-    error_code: int = int16()
+    partition_index: int = wire.int32()
+    committed_offset: int = wire.int64()
+    committed_leader_epoch: int = wire.int32(-1, since=5, ignorable=True)
+    metadata: str | None = wire.nullable_string()
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class OffsetFetchResponseTopic:
     """Partitions of one topic, until version 7."""
 
-    name: str = string()
-    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
+    name: str = wire.string()
+    partitions: list[OffsetFetchResponsePartition] = wire.array(OffsetFetchResponsePartition)
 
 
-@struct
+@wire.struct
 class OffsetFetchResponsePartitions:
     """A committed offset, -1 if there is none; from version 8 on."""
 
-    partition_index: int = int32()
-    committed_offset: int = int64()
-    committed_leader_epoch: int = int32(-1, ignorable=True)
-    metadata: str | None = nullable_string()
-    error_code: int = int16()
+    partition_index: int = wire.int32()
+    committed_offset: int = wire.int64()
+    committed_leader_epoch: int = wire.int32(-1, ignorable=True)
+    metadata: str | None = wire.nullable_string()
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class OffsetFetchResponseTopics:
     """Partitions of one topic, from version 8 on, named as in the request."""
 
-    name: str = string(until=9, ignorable=True)
-    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
-    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
+    name: str = wire.string(until=9, ignorable=True)
+    topic_id: uuid.UUID = wire.uuid(since=10, ignorable=True)
+    partitions: list[OffsetFetchResponsePartitions] = wire.array(OffsetFetchResponsePartitions)
 
 
-@struct
+@wire.struct
 class OffsetFetchResponseGroup:
     """Offsets of one group."""
 
-    group_id: str = string()
-    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics)
-    error_code: int = int16()
+    group_id: str = wire.string()
+    topics: list[OffsetFetchResponseTopics] = wire.array(OffsetFetchResponseTopics)
+    error_code: int = wire.int16()
 
 
-@response(OffsetFetchRequest)
-class OffsetFetchResponse(Response):
+@wire.response(OffsetFetchRequest)
+class OffsetFetchResponse(wire.Response):
     """Offsets of one group until version 7, `groups` from version 8 on."""
 
-    throttle_time_ms: int = int32(since=3, ignorable=True)
-    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
-    error_code: int = int16(since=2, until=7, ignorable=True)
-    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
+    throttle_time_ms: int = wire.int32(since=3, ignorable=True)
+    topics: list[OffsetFetchResponseTopic] = wire.array(OffsetFetchResponseTopic, until=7)
+    error_code: int = wire.int16(since=2, until=7, ignorable=True)
+    groups: list[OffsetFetchResponseGroup] = wire.array(OffsetFetchResponseGroup, since=8)
 
 
-@struct
+@wire.struct
 class JoinGroupRequestProtocol:
     """An assignor that the member supports, and its subscription in that assignor's form."""
 
-    name: str = string()
-    metadata: bytes = bytes_()
+    name: str = wire.string()
+    metadata: bytes = wire.bytes_()
 
 
-@request(api_key=11, versions=(2, 9), flexible=6, kafka="2.1:3 2.2:4 2.3:5 2.4:6 2.5:7 3.2:9")
-class JoinGroupRequest(Request["JoinGroupResponse"]):
+@wire.request(api_key=11, versions=(2, 9), flexible=6, kafka="2.1:3 2.2:4 2.3:5 2.4:6 2.5:7 3.2:9")
+class JoinGroupRequest(wire.Request["JoinGroupResponse"]):
     """Joins a group, or joins it again. The response comes when all members have joined.
 
     A new member has the id "". From version 4 on the response is then MEMBER_ID_REQUIRED with the
     id to join with.
     """
 
-    group_id: str = string()
-    session_timeout_ms: int = int32()
-    rebalance_timeout_ms: int = int32(-1, since=1, ignorable=True)
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=5)
-    protocol_type: str = string()
-    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
-    reason: str | None = nullable_string(None, since=8, ignorable=True)
+    group_id: str = wire.string()
+    session_timeout_ms: int = wire.int32()
+    rebalance_timeout_ms: int = wire.int32(-1, since=1, ignorable=True)
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, since=5)
+    protocol_type: str = wire.string()
+    protocols: list[JoinGroupRequestProtocol] = wire.array(JoinGroupRequestProtocol)
+    reason: str | None = wire.nullable_string(None, since=8, ignorable=True)
 
 
-@struct
+@wire.struct
 class JoinGroupResponseMember:
     """A member as the leader sees it."""
 
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=5, ignorable=True)
-    metadata: bytes = bytes_()
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, since=5, ignorable=True)
+    metadata: bytes = wire.bytes_()
 
 
-@response(JoinGroupRequest)
-class JoinGroupResponse(Response):
+@wire.response(JoinGroupRequest)
+class JoinGroupResponse(wire.Response):
     """The new generation. The leader's response lists all members."""
 
-    throttle_time_ms: int = int32(since=2, ignorable=True)
-    error_code: int = int16()
-    generation_id: int = int32(-1)
-    protocol_type: str | None = nullable_string(None, since=7, ignorable=True)
-    protocol_name: str | None = nullable_string(nullable_since=7)
-    leader: str = string()
-    skip_assignment: bool = boolean(since=9)
-    member_id: str = string()
-    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
+    throttle_time_ms: int = wire.int32(since=2, ignorable=True)
+    error_code: int = wire.int16()
+    generation_id: int = wire.int32(-1)
+    protocol_type: str | None = wire.nullable_string(None, since=7, ignorable=True)
+    protocol_name: str | None = wire.nullable_string(nullable_since=7)
+    leader: str = wire.string()
+    skip_assignment: bool = wire.boolean(since=9)
+    member_id: str = wire.string()
+    members: list[JoinGroupResponseMember] = wire.array(JoinGroupResponseMember)
 
 
-@struct
+@wire.struct
 class SyncGroupRequestAssignment:
     """The assignment of one member."""
 
-    member_id: str = string()
-    assignment: bytes = bytes_()
+    member_id: str = wire.string()
+    assignment: bytes = wire.bytes_()
 
 
-@request(api_key=14, versions=(1, 5), flexible=4, kafka="2.1:2 2.3:3 2.4:4 2.5:5")
-class SyncGroupRequest(Request["SyncGroupResponse"]):
+@wire.request(api_key=14, versions=(1, 5), flexible=4, kafka="2.1:2 2.3:3 2.4:4 2.5:5")
+class SyncGroupRequest(wire.Request["SyncGroupResponse"]):
     """Requests the member's assignment. The leader's request has the assignments of all members."""
 
-    group_id: str = string()
-    generation_id: int = int32()
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=3)
-    protocol_type: str | None = nullable_string(None, since=5, ignorable=True)
-    protocol_name: str | None = nullable_string(None, since=5, ignorable=True)
-    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
+    group_id: str = wire.string()
+    generation_id: int = wire.int32()
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, since=3)
+    protocol_type: str | None = wire.nullable_string(None, since=5, ignorable=True)
+    protocol_name: str | None = wire.nullable_string(None, since=5, ignorable=True)
+    assignments: list[SyncGroupRequestAssignment] = wire.array(SyncGroupRequestAssignment)
 
 
-@response(SyncGroupRequest)
-class SyncGroupResponse(Response):
+@wire.response(SyncGroupRequest)
+class SyncGroupResponse(wire.Response):
     """The member's assignment."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    error_code: int = int16()
-    protocol_type: str | None = nullable_string(None, since=5, ignorable=True)
-    protocol_name: str | None = nullable_string(None, since=5, ignorable=True)
-    assignment: bytes = bytes_()
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    error_code: int = wire.int16()
+    protocol_type: str | None = wire.nullable_string(None, since=5, ignorable=True)
+    protocol_name: str | None = wire.nullable_string(None, since=5, ignorable=True)
+    assignment: bytes = wire.bytes_()
 
 
-@request(api_key=12, versions=(1, 4), flexible=4, kafka="2.1:2 2.3:3 2.4:4")
-class HeartbeatRequest(Request["HeartbeatResponse"]):
+@wire.request(api_key=12, versions=(1, 4), flexible=4, kafka="2.1:2 2.3:3 2.4:4")
+class HeartbeatRequest(wire.Request["HeartbeatResponse"]):
     """Reports that the member is alive. The response's error code says what the member has to
     do."""
 
-    group_id: str = string()
-    generation_id: int = int32()
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=3)
+    group_id: str = wire.string()
+    generation_id: int = wire.int32()
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, since=3)
 
 
-@response(HeartbeatRequest)
-class HeartbeatResponse(Response):
+@wire.response(HeartbeatRequest)
+class HeartbeatResponse(wire.Response):
     """0, or an error code such as REBALANCE_IN_PROGRESS."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    error_code: int = int16()
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class MemberIdentity:
     """A member that leaves."""
 
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, nullable_since=3)
-    reason: str | None = nullable_string(None, since=5, ignorable=True)
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, nullable_since=3)
+    reason: str | None = wire.nullable_string(None, since=5, ignorable=True)
 
 
-@request(api_key=13, versions=(1, 5), flexible=4, kafka="2.1:2 2.4:4 3.2:5")
-class LeaveGroupRequest(Request["LeaveGroupResponse"]):
+@wire.request(api_key=13, versions=(1, 5), flexible=4, kafka="2.1:2 2.4:4 3.2:5")
+class LeaveGroupRequest(wire.Request["LeaveGroupResponse"]):
     """Leaves a group: one member until version 2, `members` from version 3 on."""
 
-    group_id: str = string()
-    member_id: str = string(until=2)
-    members: list[MemberIdentity] = array(MemberIdentity, since=3)
+    group_id: str = wire.string()
+    member_id: str = wire.string(until=2)
+    members: list[MemberIdentity] = wire.array(MemberIdentity, since=3)
 
 
-@struct
+@wire.struct
 class MemberResponse:
     """The outcome of one member."""
 
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(nullable_since=3)
-    error_code: int = int16()
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(nullable_since=3)
+    error_code: int = wire.int16()
 
 
-@response(LeaveGroupRequest)
-class LeaveGroupResponse(Response):
+@wire.response(LeaveGroupRequest)
+class LeaveGroupResponse(wire.Response):
     """The outcome of the members."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    error_code: int = int16()
-    members: list[MemberResponse] = array(MemberResponse, since=3)
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    error_code: int = wire.int16()
+    members: list[MemberResponse] = wire.array(MemberResponse, since=3)
 
 
-@struct
+@wire.struct
 class HeartbeatTopicPartitions:
     """Partitions of one topic, named by its id."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[int] = array(INT32)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@request(api_key=68, versions=(0, 1), flexible=0, kafka="3.7:0 4.0:1")
-class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
+@wire.request(api_key=68, versions=(0, 1), flexible=0, kafka="3.7:0 4.0:1")
+class ConsumerGroupHeartbeatRequest(wire.Request["ConsumerGroupHeartbeatResponse"]):
     """Joins, stays in or leaves a group whose partitions the brokers assign (KIP-848).
 
     `member_epoch` 0 joins, -1 leaves, -2 leaves temporarily (a static member). A null (or -1, for
@@ -351,244 +332,244 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     the member generates its own id.
     """
 
-    group_id: str = string()
-    member_id: str = string()
-    member_epoch: int = int32()
-    instance_id: str | None = nullable_string(None)
-    rack_id: str | None = nullable_string(None)
-    rebalance_timeout_ms: int = int32(-1)
-    subscribed_topic_names: list[str] | None = nullable_array(STRING, null_default=True)
-    subscribed_topic_regex: str | None = nullable_string(None, since=1)
-    server_assignor: str | None = nullable_string(None)
-    topic_partitions: list[HeartbeatTopicPartitions] | None = nullable_array(
+    group_id: str = wire.string()
+    member_id: str = wire.string()
+    member_epoch: int = wire.int32()
+    instance_id: str | None = wire.nullable_string(None)
+    rack_id: str | None = wire.nullable_string(None)
+    rebalance_timeout_ms: int = wire.int32(-1)
+    subscribed_topic_names: list[str] | None = wire.nullable_array(wire.STRING, null_default=True)
+    subscribed_topic_regex: str | None = wire.nullable_string(None, since=1)
+    server_assignor: str | None = wire.nullable_string(None)
+    topic_partitions: list[HeartbeatTopicPartitions] | None = wire.nullable_array(
         HeartbeatTopicPartitions, null_default=True
     )
 
 
-@struct
+@wire.struct
 class HeartbeatAssignment:
     """The partitions that the member is to read."""
 
-    topic_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions)
+    topic_partitions: list[HeartbeatTopicPartitions] = wire.array(HeartbeatTopicPartitions)
 
 
-@response(ConsumerGroupHeartbeatRequest)
-class ConsumerGroupHeartbeatResponse(Response):
+@wire.response(ConsumerGroupHeartbeatRequest)
+class ConsumerGroupHeartbeatResponse(wire.Response):
     """The member's epoch, and its assignment if that has changed."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    member_id: str | None = nullable_string(None)
-    member_epoch: int = int32()
-    heartbeat_interval_ms: int = int32()
-    assignment: HeartbeatAssignment | None = nullable_nested(HeartbeatAssignment)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    member_id: str | None = wire.nullable_string(None)
+    member_epoch: int = wire.int32()
+    heartbeat_interval_ms: int = wire.int32()
+    assignment: HeartbeatAssignment | None = wire.nullable_nested(HeartbeatAssignment)
 
 
 # --- requests of Admin ----------------------------------------------------------------------------
 
 
-@request(api_key=16, versions=(0, 5), flexible=3, kafka="2.1:2 2.4:3 2.6:4 3.8:5")
-class ListGroupsRequest(Request["ListGroupsResponse"]):
+@wire.request(api_key=16, versions=(0, 5), flexible=3, kafka="2.1:2 2.4:3 2.6:4 3.8:5")
+class ListGroupsRequest(wire.Request["ListGroupsResponse"]):
     """Requests from a broker the groups that it coordinates; empty filters match all."""
 
-    states_filter: list[str] = array(STRING, since=4)
-    types_filter: list[str] = array(STRING, since=5)
+    states_filter: list[str] = wire.array(wire.STRING, since=4)
+    types_filter: list[str] = wire.array(wire.STRING, since=5)
 
 
-@struct
+@wire.struct
 class ListedGroup:
     """One group; `protocol_type` is consumer, or "" if it has offsets and never had members."""
 
-    group_id: str = string()
-    protocol_type: str = string()
-    group_state: str = string(since=4, ignorable=True)
-    group_type: str = string(since=5, ignorable=True)
+    group_id: str = wire.string()
+    protocol_type: str = wire.string()
+    group_state: str = wire.string(since=4, ignorable=True)
+    group_type: str = wire.string(since=5, ignorable=True)
 
 
-@response(ListGroupsRequest)
-class ListGroupsResponse(Response):
+@wire.response(ListGroupsRequest)
+class ListGroupsResponse(wire.Response):
     """The groups of this broker, as far as the user may see them."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    error_code: int = int16()
-    groups: list[ListedGroup] = array(ListedGroup)
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    error_code: int = wire.int16()
+    groups: list[ListedGroup] = wire.array(ListedGroup)
 
 
-@request(api_key=15, versions=(0, 6), flexible=5, kafka="2.1:2 2.3:3 2.4:5 4.0:6")
-class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
+@wire.request(api_key=15, versions=(0, 6), flexible=5, kafka="2.1:2 2.3:3 2.4:5 4.0:6")
+class DescribeGroupsRequest(wire.Request["DescribeGroupsResponse"]):
     """Requests from a coordinator classic groups."""
 
-    groups: list[str] = array(STRING)
-    include_authorized_operations: bool = boolean(since=3)
+    groups: list[str] = wire.array(wire.STRING)
+    include_authorized_operations: bool = wire.boolean(since=3)
 
 
-@struct
+@wire.struct
 class DescribedGroupMember:
     """A member; the bytes are those of the group's protocol (a consumer's subscription and
     assignment)."""
 
-    member_id: str = string()
-    group_instance_id: str | None = nullable_string(None, since=4, ignorable=True)
-    client_id: str = string()
-    client_host: str = string()
-    member_metadata: bytes = bytes_()
-    member_assignment: bytes = bytes_()
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.nullable_string(None, since=4, ignorable=True)
+    client_id: str = wire.string()
+    client_host: str = wire.string()
+    member_metadata: bytes = wire.bytes_()
+    member_assignment: bytes = wire.bytes_()
 
 
-@struct
+@wire.struct
 class DescribedGroup:
     """A classic group. One that does not exist is Dead until version 5, an error from 6 on."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=6)
-    group_id: str = string()
-    group_state: str = string()
-    protocol_type: str = string()
-    protocol_data: str = string()
-    members: list[DescribedGroupMember] = array(DescribedGroupMember)
-    authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=3)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None, since=6)
+    group_id: str = wire.string()
+    group_state: str = wire.string()
+    protocol_type: str = wire.string()
+    protocol_data: str = wire.string()
+    members: list[DescribedGroupMember] = wire.array(DescribedGroupMember)
+    authorized_operations: int = wire.int32(NO_AUTHORIZED_OPERATIONS, since=3)
 
 
-@response(DescribeGroupsRequest)
-class DescribeGroupsResponse(Response):
+@wire.response(DescribeGroupsRequest)
+class DescribeGroupsResponse(wire.Response):
     """The state of each group."""
 
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    groups: list[DescribedGroup] = array(DescribedGroup)
+    throttle_time_ms: int = wire.int32(since=1, ignorable=True)
+    groups: list[DescribedGroup] = wire.array(DescribedGroup)
 
 
-@request(api_key=69, versions=(0, 1), flexible=0, kafka="3.8:0 4.0:1")
-class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
+@wire.request(api_key=69, versions=(0, 1), flexible=0, kafka="3.8:0 4.0:1")
+class ConsumerGroupDescribeRequest(wire.Request["ConsumerGroupDescribeResponse"]):
     """Requests from a coordinator groups whose partitions the brokers assign (KIP-848)."""
 
-    group_ids: list[str] = array(STRING)
-    include_authorized_operations: bool = boolean()
+    group_ids: list[str] = wire.array(wire.STRING)
+    include_authorized_operations: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class DescribedTopicPartitions:
     """Partitions of one topic."""
 
-    topic_id: uuid_module.UUID = uuid()
-    topic_name: str = string()
-    partitions: list[int] = array(INT32)
+    topic_id: uuid.UUID = wire.uuid()
+    topic_name: str = wire.string()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class DescribedAssignment:
     """The partitions that a member reads, or is to read."""
 
-    topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions)
+    topic_partitions: list[DescribedTopicPartitions] = wire.array(DescribedTopicPartitions)
 
 
-@struct
+@wire.struct
 class DescribedConsumer:
     """A member; `member_type` is 1 for this protocol, 0 for the classic one, -1 if not known."""
 
-    member_id: str = string()
-    instance_id: str | None = nullable_string(None)
-    rack_id: str | None = nullable_string(None)
-    member_epoch: int = int32()
-    client_id: str = string()
-    client_host: str = string()
-    subscribed_topic_names: list[str] = array(STRING)
-    subscribed_topic_regex: str | None = nullable_string(None)
-    assignment: DescribedAssignment = nested(DescribedAssignment)
-    target_assignment: DescribedAssignment = nested(DescribedAssignment)
-    member_type: int = int8(-1, since=1, ignorable=True)
+    member_id: str = wire.string()
+    instance_id: str | None = wire.nullable_string(None)
+    rack_id: str | None = wire.nullable_string(None)
+    member_epoch: int = wire.int32()
+    client_id: str = wire.string()
+    client_host: str = wire.string()
+    subscribed_topic_names: list[str] = wire.array(wire.STRING)
+    subscribed_topic_regex: str | None = wire.nullable_string(None)
+    assignment: DescribedAssignment = wire.nested(DescribedAssignment)
+    target_assignment: DescribedAssignment = wire.nested(DescribedAssignment)
+    member_type: int = wire.int8(-1, since=1, ignorable=True)
 
 
-@struct
+@wire.struct
 class DescribedConsumerGroup:
     """A group of this protocol; of any other, GROUP_ID_NOT_FOUND."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    group_id: str = string()
-    group_state: str = string()
-    group_epoch: int = int32()
-    assignment_epoch: int = int32()
-    assignor_name: str = string()
-    members: list[DescribedConsumer] = array(DescribedConsumer)
-    authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    group_id: str = wire.string()
+    group_state: str = wire.string()
+    group_epoch: int = wire.int32()
+    assignment_epoch: int = wire.int32()
+    assignor_name: str = wire.string()
+    members: list[DescribedConsumer] = wire.array(DescribedConsumer)
+    authorized_operations: int = wire.int32(NO_AUTHORIZED_OPERATIONS)
 
 
-@response(ConsumerGroupDescribeRequest)
-class ConsumerGroupDescribeResponse(Response):
+@wire.response(ConsumerGroupDescribeRequest)
+class ConsumerGroupDescribeResponse(wire.Response):
     """The state of each group."""
 
-    throttle_time_ms: int = int32()
-    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)
+    throttle_time_ms: int = wire.int32()
+    groups: list[DescribedConsumerGroup] = wire.array(DescribedConsumerGroup)
 
 
-@request(api_key=42, versions=(0, 3), flexible=2, kafka="2.1:1 2.4:2 4.4:3")
-class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
+@wire.request(api_key=42, versions=(0, 3), flexible=2, kafka="2.1:1 2.4:2 4.4:3")
+class DeleteGroupsRequest(wire.Request["DeleteGroupsResponse"]):
     """Deletes groups without members; goes to their coordinator."""
 
-    groups_names: list[str] = array(STRING)
+    groups_names: list[str] = wire.array(wire.STRING)
 
 
-@struct
+@wire.struct
 class DeletableGroupResult:
     """The outcome of one group."""
 
-    group_id: str = string()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None, since=3, ignorable=True)
+    group_id: str = wire.string()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None, since=3, ignorable=True)
 
 
-@response(DeleteGroupsRequest)
-class DeleteGroupsResponse(Response):
+@wire.response(DeleteGroupsRequest)
+class DeleteGroupsResponse(wire.Response):
     """The outcome of each group."""
 
-    throttle_time_ms: int = int32()
-    results: list[DeletableGroupResult] = array(DeletableGroupResult)
+    throttle_time_ms: int = wire.int32()
+    results: list[DeletableGroupResult] = wire.array(DeletableGroupResult)
 
 
-@struct
+@wire.struct
 class OffsetDeleteRequestPartition:
     """A partition whose committed offset is deleted."""
 
-    partition_index: int = int32()
+    partition_index: int = wire.int32()
 
 
-@struct
+@wire.struct
 class OffsetDeleteRequestTopic:
     """Partitions of one topic."""
 
-    name: str = string()
-    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
+    name: str = wire.string()
+    partitions: list[OffsetDeleteRequestPartition] = wire.array(OffsetDeleteRequestPartition)
 
 
-@request(api_key=47, versions=(0, 0), flexible=None, kafka="2.4:0")
-class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
+@wire.request(api_key=47, versions=(0, 0), flexible=None, kafka="2.4:0")
+class OffsetDeleteRequest(wire.Request["OffsetDeleteResponse"]):
     """Deletes committed offsets of a group, of topics that no member subscribes to (KIP-496)."""
 
-    group_id: str = string()
-    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
+    group_id: str = wire.string()
+    topics: list[OffsetDeleteRequestTopic] = wire.array(OffsetDeleteRequestTopic)
 
 
-@struct
+@wire.struct
 class OffsetDeleteResponsePartition:
     """The outcome of one partition."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
 
 
-@struct
+@wire.struct
 class OffsetDeleteResponseTopic:
     """Partitions of one topic."""
 
-    name: str = string()
-    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
+    name: str = wire.string()
+    partitions: list[OffsetDeleteResponsePartition] = wire.array(OffsetDeleteResponsePartition)
 
 
-@response(OffsetDeleteRequest)
-class OffsetDeleteResponse(Response):
+@wire.response(OffsetDeleteRequest)
+class OffsetDeleteResponse(wire.Response):
     """The outcome of each partition, or of the group as a whole."""
 
-    error_code: int = int16()
-    throttle_time_ms: int = int32(ignorable=True)
-    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)
+    error_code: int = wire.int16()
+    throttle_time_ms: int = wire.int32(ignorable=True)
+    topics: list[OffsetDeleteResponseTopic] = wire.array(OffsetDeleteResponseTopic)

@@ -7,158 +7,136 @@ first four was an early access of Kafka 4.0, which no later broker supports.
 
 from __future__ import annotations
 
-import uuid as uuid_module
+import uuid
 
 from sparkkafka.protocol.messages.data import NodeEndpoint
 from sparkkafka.protocol.messages.groups import DescribedAssignment, HeartbeatAssignment
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
+from sparkkafka.protocol.wire import schema as wire
 from sparkkafka.protocol.wire.primitives import BytesLike
-from sparkkafka.protocol.wire.schema import (
-    INT8,
-    INT32,
-    STRING,
-    Request,
-    Response,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    int64,
-    nested,
-    nullable_array,
-    nullable_nested,
-    nullable_string,
-    records,
-    request,
-    response,
-    string,
-    struct,
-    uuid,
-)
 
 
-@request(api_key=76, versions=(1, 1), flexible=0, kafka="4.1:1")
-class ShareGroupHeartbeatRequest(Request["ShareGroupHeartbeatResponse"]):
+@wire.request(api_key=76, versions=(1, 1), flexible=0, kafka="4.1:1")
+class ShareGroupHeartbeatRequest(wire.Request["ShareGroupHeartbeatResponse"]):
     """Joins (`member_epoch` 0), stays in or leaves (-1) a share group. A null means that the value
     has not changed since the last heartbeat. The member generates its own id."""
 
-    group_id: str = string()
-    member_id: str = string()
-    member_epoch: int = int32()
-    rack_id: str | None = nullable_string(None)
-    subscribed_topic_names: list[str] | None = nullable_array(STRING, null_default=True)
+    group_id: str = wire.string()
+    member_id: str = wire.string()
+    member_epoch: int = wire.int32()
+    rack_id: str | None = wire.nullable_string(None)
+    subscribed_topic_names: list[str] | None = wire.nullable_array(wire.STRING, null_default=True)
 
 
-@response(ShareGroupHeartbeatRequest)
-class ShareGroupHeartbeatResponse(Response):
+@wire.response(ShareGroupHeartbeatRequest)
+class ShareGroupHeartbeatResponse(wire.Response):
     """The member's epoch, and its assignment if that has changed."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    member_id: str | None = nullable_string(None)
-    member_epoch: int = int32()
-    heartbeat_interval_ms: int = int32()
-    assignment: HeartbeatAssignment | None = nullable_nested(HeartbeatAssignment)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    member_id: str | None = wire.nullable_string(None)
+    member_epoch: int = wire.int32()
+    heartbeat_interval_ms: int = wire.int32()
+    assignment: HeartbeatAssignment | None = wire.nullable_nested(HeartbeatAssignment)
 
 
-@request(api_key=77, versions=(1, 1), flexible=0, kafka="4.1:1")
-class ShareGroupDescribeRequest(Request["ShareGroupDescribeResponse"]):
+@wire.request(api_key=77, versions=(1, 1), flexible=0, kafka="4.1:1")
+class ShareGroupDescribeRequest(wire.Request["ShareGroupDescribeResponse"]):
     """Requests from a coordinator share groups."""
 
-    group_ids: list[str] = array(STRING)
-    include_authorized_operations: bool = boolean()
+    group_ids: list[str] = wire.array(wire.STRING)
+    include_authorized_operations: bool = wire.boolean()
 
 
-@struct
+@wire.struct
 class DescribedShareMember:
     """A member, and the partitions that it reads with others."""
 
-    member_id: str = string()
-    rack_id: str | None = nullable_string(None)
-    member_epoch: int = int32()
-    client_id: str = string()
-    client_host: str = string()
-    subscribed_topic_names: list[str] = array(STRING)
-    assignment: DescribedAssignment = nested(DescribedAssignment)
+    member_id: str = wire.string()
+    rack_id: str | None = wire.nullable_string(None)
+    member_epoch: int = wire.int32()
+    client_id: str = wire.string()
+    client_host: str = wire.string()
+    subscribed_topic_names: list[str] = wire.array(wire.STRING)
+    assignment: DescribedAssignment = wire.nested(DescribedAssignment)
 
 
-@struct
+@wire.struct
 class DescribedShareGroup:
     """A share group; of any other kind, GROUP_ID_NOT_FOUND."""
 
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    group_id: str = string()
-    group_state: str = string()
-    group_epoch: int = int32()
-    assignment_epoch: int = int32()
-    assignor_name: str = string()
-    members: list[DescribedShareMember] = array(DescribedShareMember)
-    authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    group_id: str = wire.string()
+    group_state: str = wire.string()
+    group_epoch: int = wire.int32()
+    assignment_epoch: int = wire.int32()
+    assignor_name: str = wire.string()
+    members: list[DescribedShareMember] = wire.array(DescribedShareMember)
+    authorized_operations: int = wire.int32(NO_AUTHORIZED_OPERATIONS)
 
 
-@response(ShareGroupDescribeRequest)
-class ShareGroupDescribeResponse(Response):
+@wire.response(ShareGroupDescribeRequest)
+class ShareGroupDescribeResponse(wire.Response):
     """The state of each group."""
 
-    throttle_time_ms: int = int32()
-    groups: list[DescribedShareGroup] = array(DescribedShareGroup)
+    throttle_time_ms: int = wire.int32()
+    groups: list[DescribedShareGroup] = wire.array(DescribedShareGroup)
 
 
-@struct
+@wire.struct
 class AcknowledgementBatch:
     """Acknowledges records, with one type for all of them or one for each offset:
     0 gap, 1 accept, 2 release, 3 reject, 4 renew (version 2)."""
 
-    first_offset: int = int64()
-    last_offset: int = int64()
-    acknowledge_types: list[int] = array(INT8)
+    first_offset: int = wire.int64()
+    last_offset: int = wire.int64()
+    acknowledge_types: list[int] = wire.array(wire.INT8)
 
 
-@struct
+@wire.struct
 class ShareFetchPartition:
     """A partition to read, and acknowledgements of records that were acquired before."""
 
-    partition_index: int = int32()
-    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
+    partition_index: int = wire.int32()
+    acknowledgement_batches: list[AcknowledgementBatch] = wire.array(AcknowledgementBatch)
 
 
-@struct
+@wire.struct
 class ShareFetchTopic:
     """Partitions of one topic, named by its id."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[ShareFetchPartition] = array(ShareFetchPartition)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[ShareFetchPartition] = wire.array(ShareFetchPartition)
 
 
-@struct
+@wire.struct
 class AcknowledgePartition:
     """Acknowledgements of one partition."""
 
-    partition_index: int = int32()
-    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
+    partition_index: int = wire.int32()
+    acknowledgement_batches: list[AcknowledgementBatch] = wire.array(AcknowledgementBatch)
 
 
-@struct
+@wire.struct
 class AcknowledgeTopic:
     """Partitions of one topic, named by its id."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[AcknowledgePartition] = array(AcknowledgePartition)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[AcknowledgePartition] = wire.array(AcknowledgePartition)
 
 
-@struct
+@wire.struct
 class ForgottenShareTopic:
     """Partitions to drop from the share session."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[int] = array(INT32)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@request(api_key=78, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
-class ShareFetchRequest(Request["ShareFetchResponse"]):
+@wire.request(api_key=78, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
+class ShareFetchRequest(wire.Request["ShareFetchResponse"]):
     """Acquires records of a leader, and acknowledges earlier ones.
 
     `share_session_epoch` 0 opens a session, -1 closes it, else it counts up. A session remembers
@@ -166,278 +144,282 @@ class ShareFetchRequest(Request["ShareFetchResponse"]):
     0 rounds up to whole batches, 1 keeps to `max_records` (KIP-1206).
     """
 
-    group_id: str | None = nullable_string(None)
-    member_id: str | None = nullable_string()
-    share_session_epoch: int = int32()
-    max_wait_ms: int = int32()
-    min_bytes: int = int32()
-    max_bytes: int = int32(0x7FFFFFFF)
-    max_records: int = int32(since=1)
-    batch_size: int = int32(since=1)
-    share_acquire_mode: int = int8(since=2, ignorable=True)
-    is_renew_ack: bool = boolean(since=2)
-    topics: list[ShareFetchTopic] = array(ShareFetchTopic)
-    forgotten_topics_data: list[ForgottenShareTopic] = array(ForgottenShareTopic)
+    group_id: str | None = wire.nullable_string(None)
+    member_id: str | None = wire.nullable_string()
+    share_session_epoch: int = wire.int32()
+    max_wait_ms: int = wire.int32()
+    min_bytes: int = wire.int32()
+    max_bytes: int = wire.int32(0x7FFFFFFF)
+    max_records: int = wire.int32(since=1)
+    batch_size: int = wire.int32(since=1)
+    share_acquire_mode: int = wire.int8(since=2, ignorable=True)
+    is_renew_ack: bool = wire.boolean(since=2)
+    topics: list[ShareFetchTopic] = wire.array(ShareFetchTopic)
+    forgotten_topics_data: list[ForgottenShareTopic] = wire.array(ForgottenShareTopic)
 
 
-@struct
+@wire.struct
 class AcquiredRecords:
     """Records that this member has acquired, and how often they have been delivered so far."""
 
-    first_offset: int = int64()
-    last_offset: int = int64()
-    delivery_count: int = int16()
+    first_offset: int = wire.int64()
+    last_offset: int = wire.int64()
+    delivery_count: int = wire.int16()
 
 
-@struct
+@wire.struct
 class ShareLeader:
     """The leader, as far as a broker that is not the leader knows it."""
 
-    leader_id: int = int32()
-    leader_epoch: int = int32()
+    leader_id: int = wire.int32()
+    leader_epoch: int = wire.int32()
 
 
-@struct
+@wire.struct
 class SharePartitionData:
     """Acquired records of one partition; `records` may contain others too.
 
     `acknowledge_error_code` is about the acknowledgements of the request.
     """
 
-    partition_index: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    acknowledge_error_code: int = int16()
-    acknowledge_error_message: str | None = nullable_string(None)
-    current_leader: ShareLeader = nested(ShareLeader)
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    acknowledge_error_code: int = wire.int16()
+    acknowledge_error_message: str | None = wire.nullable_string(None)
+    current_leader: ShareLeader = wire.nested(ShareLeader)
     # A memoryview when decoded, any bytes when a test broker sends it.
-    records: BytesLike = records(nullable=False)
-    acquired_records: list[AcquiredRecords] = array(AcquiredRecords)
+    records: BytesLike = wire.records(nullable=False)
+    acquired_records: list[AcquiredRecords] = wire.array(AcquiredRecords)
 
 
-@struct
+@wire.struct
 class ShareFetchableTopicResponse:
     """Partitions of one topic, named by its id."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[SharePartitionData] = array(SharePartitionData)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[SharePartitionData] = wire.array(SharePartitionData)
 
 
-@response(ShareFetchRequest)
-class ShareFetchResponse(Response):
+@wire.response(ShareFetchRequest)
+class ShareFetchResponse(wire.Response):
     """Records by topic and partition. `error_code` is about the session or the group."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    acquisition_lock_timeout_ms: int = int32(since=1)
-    responses: list[ShareFetchableTopicResponse] = array(ShareFetchableTopicResponse)
-    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    acquisition_lock_timeout_ms: int = wire.int32(since=1)
+    responses: list[ShareFetchableTopicResponse] = wire.array(ShareFetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = wire.array(NodeEndpoint)
 
 
-@request(api_key=79, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
-class ShareAcknowledgeRequest(Request["ShareAcknowledgeResponse"]):
+@wire.request(api_key=79, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
+class ShareAcknowledgeRequest(wire.Request["ShareAcknowledgeResponse"]):
     """Acknowledges records without reading more, within the session of ShareFetch."""
 
-    group_id: str | None = nullable_string(None)
-    member_id: str | None = nullable_string()
-    share_session_epoch: int = int32()
-    is_renew_ack: bool = boolean(since=2)
-    topics: list[AcknowledgeTopic] = array(AcknowledgeTopic)
+    group_id: str | None = wire.nullable_string(None)
+    member_id: str | None = wire.nullable_string()
+    share_session_epoch: int = wire.int32()
+    is_renew_ack: bool = wire.boolean(since=2)
+    topics: list[AcknowledgeTopic] = wire.array(AcknowledgeTopic)
 
 
-@struct
+@wire.struct
 class AcknowledgePartitionData:
     """The outcome of one partition's acknowledgements."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    current_leader: ShareLeader = nested(ShareLeader)
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    current_leader: ShareLeader = wire.nested(ShareLeader)
 
 
-@struct
+@wire.struct
 class ShareAcknowledgeTopicResponse:
     """Partitions of one topic, named by its id."""
 
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[AcknowledgePartitionData] = array(AcknowledgePartitionData)
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[AcknowledgePartitionData] = wire.array(AcknowledgePartitionData)
 
 
-@response(ShareAcknowledgeRequest)
-class ShareAcknowledgeResponse(Response):
+@wire.response(ShareAcknowledgeRequest)
+class ShareAcknowledgeResponse(wire.Response):
     """The outcome of each partition's acknowledgements."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    acquisition_lock_timeout_ms: int = int32(since=2, ignorable=True)
-    responses: list[ShareAcknowledgeTopicResponse] = array(ShareAcknowledgeTopicResponse)
-    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    acquisition_lock_timeout_ms: int = wire.int32(since=2, ignorable=True)
+    responses: list[ShareAcknowledgeTopicResponse] = wire.array(ShareAcknowledgeTopicResponse)
+    node_endpoints: list[NodeEndpoint] = wire.array(NodeEndpoint)
 
 
-@struct
+@wire.struct
 class DescribeShareGroupOffsetsRequestTopic:
     """Partitions of one topic."""
 
-    topic_name: str = string()
-    partitions: list[int] = array(INT32)
+    topic_name: str = wire.string()
+    partitions: list[int] = wire.array(wire.INT32)
 
 
-@struct
+@wire.struct
 class DescribeShareGroupOffsetsRequestGroup:
     """One group; `topics` None means all of its topics."""
 
-    group_id: str = string()
-    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = nullable_array(
+    group_id: str = wire.string()
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire.nullable_array(
         DescribeShareGroupOffsetsRequestTopic
     )
 
 
-@request(api_key=90, versions=(0, 1), flexible=0, kafka="4.1:0 4.2:1")
-class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsResponse"]):
+@wire.request(api_key=90, versions=(0, 1), flexible=0, kafka="4.1:0 4.2:1")
+class DescribeShareGroupOffsetsRequest(wire.Request["DescribeShareGroupOffsetsResponse"]):
     """Requests from a coordinator the offsets of share groups."""
 
-    groups: list[DescribeShareGroupOffsetsRequestGroup] = array(
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire.array(
         DescribeShareGroupOffsetsRequestGroup
     )
 
 
-@struct
+@wire.struct
 class DescribeShareGroupOffsetsResponsePartition:
     """The first unacknowledged offset, -1 before the group has read; `lag` -1 is not known."""
 
-    partition_index: int = int32()
-    start_offset: int = int64()
-    leader_epoch: int = int32()
-    lag: int = int64(-1, since=1, ignorable=True)
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
+    partition_index: int = wire.int32()
+    start_offset: int = wire.int64()
+    leader_epoch: int = wire.int32()
+    lag: int = wire.int64(-1, since=1, ignorable=True)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
 
 
-@struct
+@wire.struct
 class DescribeShareGroupOffsetsResponseTopic:
     """Partitions of one topic."""
 
-    topic_name: str = string()
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[DescribeShareGroupOffsetsResponsePartition] = array(
+    topic_name: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire.array(
         DescribeShareGroupOffsetsResponsePartition
     )
 
 
-@struct
+@wire.struct
 class DescribeShareGroupOffsetsResponseGroup:
     """One group."""
 
-    group_id: str = string()
-    topics: list[DescribeShareGroupOffsetsResponseTopic] = array(
+    group_id: str = wire.string()
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire.array(
         DescribeShareGroupOffsetsResponseTopic
     )
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
 
 
-@response(DescribeShareGroupOffsetsRequest)
-class DescribeShareGroupOffsetsResponse(Response):
+@wire.response(DescribeShareGroupOffsetsRequest)
+class DescribeShareGroupOffsetsResponse(wire.Response):
     """Offsets by group, topic and partition."""
 
-    throttle_time_ms: int = int32()
-    groups: list[DescribeShareGroupOffsetsResponseGroup] = array(
+    throttle_time_ms: int = wire.int32()
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire.array(
         DescribeShareGroupOffsetsResponseGroup
     )
 
 
-@struct
+@wire.struct
 class AlterShareGroupOffsetsRequestPartition:
     """The offset from which the group is to read a partition."""
 
-    partition_index: int = int32()
-    start_offset: int = int64()
+    partition_index: int = wire.int32()
+    start_offset: int = wire.int64()
 
 
-@struct
+@wire.struct
 class AlterShareGroupOffsetsRequestTopic:
     """Partitions of one topic."""
 
-    topic_name: str = string()
-    partitions: list[AlterShareGroupOffsetsRequestPartition] = array(
+    topic_name: str = wire.string()
+    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire.array(
         AlterShareGroupOffsetsRequestPartition
     )
 
 
-@request(api_key=91, versions=(0, 0), flexible=0, kafka="4.1:0")
-class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
+@wire.request(api_key=91, versions=(0, 0), flexible=0, kafka="4.1:0")
+class AlterShareGroupOffsetsRequest(wire.Request["AlterShareGroupOffsetsResponse"]):
     """Sets the offsets from which a group without members resumes."""
 
-    group_id: str = string()
-    topics: list[AlterShareGroupOffsetsRequestTopic] = array(AlterShareGroupOffsetsRequestTopic)
+    group_id: str = wire.string()
+    topics: list[AlterShareGroupOffsetsRequestTopic] = wire.array(
+        AlterShareGroupOffsetsRequestTopic
+    )
 
 
-@struct
+@wire.struct
 class AlterShareGroupOffsetsResponsePartition:
     """The outcome of one partition."""
 
-    partition_index: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
+    partition_index: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
 
 
-@struct
+@wire.struct
 class AlterShareGroupOffsetsResponseTopic:
     """Partitions of one topic."""
 
-    topic_name: str = string()
-    topic_id: uuid_module.UUID = uuid()
-    partitions: list[AlterShareGroupOffsetsResponsePartition] = array(
+    topic_name: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid()
+    partitions: list[AlterShareGroupOffsetsResponsePartition] = wire.array(
         AlterShareGroupOffsetsResponsePartition
     )
 
 
-@response(AlterShareGroupOffsetsRequest)
-class AlterShareGroupOffsetsResponse(Response):
+@wire.response(AlterShareGroupOffsetsRequest)
+class AlterShareGroupOffsetsResponse(wire.Response):
     """The outcome of each partition, or of the group as a whole."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    responses: list[AlterShareGroupOffsetsResponseTopic] = array(
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    responses: list[AlterShareGroupOffsetsResponseTopic] = wire.array(
         AlterShareGroupOffsetsResponseTopic
     )
 
 
-@struct
+@wire.struct
 class DeleteShareGroupOffsetsRequestTopic:
     """A topic whose offsets are deleted."""
 
-    topic_name: str = string()
+    topic_name: str = wire.string()
 
 
-@request(api_key=92, versions=(0, 0), flexible=0, kafka="4.1:0")
-class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"]):
+@wire.request(api_key=92, versions=(0, 0), flexible=0, kafka="4.1:0")
+class DeleteShareGroupOffsetsRequest(wire.Request["DeleteShareGroupOffsetsResponse"]):
     """Deletes all offsets of topics from a group without members."""
 
-    group_id: str = string()
-    topics: list[DeleteShareGroupOffsetsRequestTopic] = array(DeleteShareGroupOffsetsRequestTopic)
+    group_id: str = wire.string()
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire.array(
+        DeleteShareGroupOffsetsRequestTopic
+    )
 
 
-@struct
+@wire.struct
 class DeleteShareGroupOffsetsResponseTopic:
     """The outcome of one topic."""
 
-    topic_name: str = string()
-    topic_id: uuid_module.UUID = uuid()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
+    topic_name: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
 
 
-@response(DeleteShareGroupOffsetsRequest)
-class DeleteShareGroupOffsetsResponse(Response):
+@wire.response(DeleteShareGroupOffsetsRequest)
+class DeleteShareGroupOffsetsResponse(wire.Response):
     """The outcome of each topic, or of the group as a whole."""
 
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(None)
-    responses: list[DeleteShareGroupOffsetsResponseTopic] = array(
+    throttle_time_ms: int = wire.int32()
+    error_code: int = wire.int16()
+    error_message: str | None = wire.nullable_string(None)
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire.array(
         DeleteShareGroupOffsetsResponseTopic
     )

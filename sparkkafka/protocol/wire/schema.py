@@ -1,9 +1,11 @@
 """Messages, declared once for all versions. `codec` encodes and decodes them.
 
-    @request(api_key=1, versions=(4, 12), flexible=12)
-    class FetchRequest(Request["FetchResponse"]):
-        max_wait_ms: int = int32()
-        session_id: int = int32(0, since=7, ignorable=True)
+    from sparkkafka.protocol.wire import schema as wire
+
+    @wire.request(api_key=1, versions=(4, 12), flexible=12)
+    class FetchRequest(wire.Request["FetchResponse"]):
+        max_wait_ms: int = wire.int32()
+        session_id: int = wire.int32(0, since=7, ignorable=True)
 
 The keywords are those of Kafka's message JSON (`clients/src/main/resources/common/message`):
 `since` and `until` are the versions that have the field (both inclusive), `nullable_since` the
