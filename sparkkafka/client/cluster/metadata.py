@@ -39,12 +39,14 @@ class PartitionInfo(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
     """A topic as a broker described it at `refreshed_at_s` (monotonic). `topic_id` is None before
-    Kafka 2.8; `partitions` are by number."""
+    Kafka 2.8; `partitions` are by number, and `with_leader` are the numbers of those that have a
+    leader."""
 
     name: str
     topic_id: bytes | None
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
+    with_leader: Sequence[int] = ()
     refreshed_at_s: float = field(default_factory=time.monotonic, compare=False)
 
 
@@ -75,6 +77,11 @@ def read_topics(
                 )
                 for partition in row.partitions
             },
+            with_leader=sorted(
+                partition.partition_index
+                for partition in row.partitions
+                if partition.leader_id >= 0
+            ),
         )
     for name in names or ():
         if name not in topics and name not in failed:

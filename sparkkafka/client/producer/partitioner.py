@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import unknown_partition_error
+from sparkkafka.client.cluster.metadata import TopicMetadata, unknown_partition_error
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.futures import Indexes
 from sparkkafka.client.producer.producer_records import (
@@ -69,11 +69,11 @@ class Partitioner:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
     `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
-    `newest_count` that of one topic in the metadata (None: not known), `pick` a random
-    number below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it
-    has no rule fill one partition up to about `sticky_bytes`, then the next (KIP-480's sticky
+    `known_topic` has the metadata of one topic (None: not known), `pick` returns a random number
+    below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it has no
+    rule fill one partition up to about `sticky_bytes`, then the next (KIP-480's sticky
     partitioning, in a fixed order from a random start, so that few batches spread evenly); with
-    round_robin each row goes to the next.
+    round_robin each row goes to the next. As in Java, partitions without a leader get no such rows.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Partitioner:
         sticky_bytes: int,
         pick: Callable[[int], int],
         partitioner: str = "murmur2_random",
-        newest_count: Callable[[str], int | None] = lambda name: None,
+        known_topic: Callable[[str], TopicMetadata | None] = lambda name: None,
     ) -> None:
         self._partition_counts = partition_counts
-        self._newest_count = newest_count
+        self._known_topic = known_topic
         self._rule = KEY_RULES.get(partitioner)
         self._is_round_robin = partitioner == ROUND_ROBIN
         self._sticky_bytes = max(1, sticky_bytes)
@@ -104,11 +104,11 @@ class Partitioner:
         cls,
         options: ProducerOptions,
         partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
-        newest_count: Callable[[str], int | None] = lambda name: None,
+        known_topic: Callable[[str], TopicMetadata | None] = lambda name: None,
         sticky_bytes: int | None = None,
     ) -> Partitioner:
-        """Return a partitioner for the settings of a producer. The functions are needed only by
-        `partition_rows`. `sticky_bytes` go to the sticky partition before it changes; the default
+        """Return a partitioner for the settings of a producer. `partition_rows` needs
+        `partition_counts`. `sticky_bytes` go to the sticky partition before it changes; the default
         is that for the rows of a task."""
         if sticky_bytes is None:
             # 1 MiB, since rows that are encoded together cost less. If batch.size is small it is 8
@@ -120,7 +120,7 @@ class Partitioner:
             sticky_bytes=max(2**14, sticky_bytes),
             pick=random.randrange,
             partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
-            newest_count=newest_count,
+            known_topic=known_topic,
         )
 
     def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
@@ -177,9 +177,9 @@ class Partitioner:
         long write."""
         missing = []
         for name in names:
-            count = self._newest_count(name)
-            if count is not None:
-                self._counts[name] = count
+            topic = self._known_topic(name)
+            if topic is not None:
+                self._counts[name] = len(topic.partitions)
             elif name not in self._counts:
                 missing.append(name)
         self._request_counts(missing)
@@ -233,6 +233,7 @@ class Partitioner:
         rule, is_round_robin = self._rule, self._is_round_robin
         takes_null = rule is not None and rule.null_is_empty
         first, sticky_bytes = self._first_partition(topic, count), self._sticky_bytes
+        targets = self._targets(topic, count)
         turn = self._round_robin_counts.get(topic, 0)
         used_bytes = self._sticky_used_bytes.get(topic, 0)
         partitions = []
@@ -242,10 +243,10 @@ class Partitioner:
                 partition = rule.partition(key, count)
             if partition == NO_PARTITION:
                 if is_round_robin:
-                    partition = (first + turn) % count
+                    partition = targets[(first + turn) % len(targets)]
                     turn += 1
                 else:
-                    partition = (first + used_bytes // sticky_bytes) % count
+                    partition = targets[(first + used_bytes // sticky_bytes) % len(targets)]
                     used_bytes += len(value or b"") + STICKY_RECORD_BYTES
             partitions.append(partition)
         self._round_robin_counts[topic] = turn
@@ -286,7 +287,14 @@ class Partitioner:
             lengths = or_zero(pc.binary_length(columns.values))[indexes]
             offsets = np.append(0, np.cumsum(lengths, dtype=np.int64))
             turns = self._count_sticky_bytes(name, offsets) // self._sticky_bytes
-        partitions[indexes] = (self._first_partition(name, count) + turns) % count
+        targets = np.asarray(self._targets(name, count))
+        partitions[indexes] = targets[(self._first_partition(name, count) + turns) % len(targets)]
+
+    def _targets(self, name: str, count: int) -> Sequence[int]:
+        """Return the partitions of a topic for rows without key and partition: those that have a
+        leader, or all `count` if none is known to have one."""
+        topic = self._known_topic(name)
+        return range(count) if topic is None else topic.with_leader or range(count)
 
     def _first_partition(self, name: str, count: int) -> int:
         """Return the partition of the topic's first row without key and partition. It is random."""
@@ -307,16 +315,16 @@ class Partitioner:
         """Choose partitions for rows without keys and partitions. This is faster than for other
         rows, because they stay in their order."""
         count = self._counts[name]
-        first = self._first_partition(name, count)
+        first, targets = self._first_partition(name, count), self._targets(name, count)
         starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))
         # The sticky partition changes every `sticky_bytes`. `cuts` are the first rows of the next.
         first_run, last_run = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
-        runs = range(first_run + 1, last_run + 1) if count > 1 else ()
+        runs = range(first_run + 1, last_run + 1) if len(targets) > 1 else ()
         cuts = np.searchsorted(starts, np.array(runs, np.int64) * self._sticky_bytes).tolist()
         tps, ends = [], []
         for run, (start, end) in enumerate(pairwise([0, *cuts, len(starts)]), first_run):
             if start < end:  # a row can be larger than `sticky_bytes`
-                tps.append(TopicPartition(name, (first + run) % count))
+                tps.append(TopicPartition(name, targets[(first + run) % len(targets)]))
                 ends.append(end)
         return PartitionedRecords(columns, tps, ends, range(len(starts)))
 
@@ -373,7 +381,9 @@ class RecordPartitioner:
         # A quarter of a batch: a service may send little for long, which should not all be in one
         # partition.
         self._partitioner = Partitioner.of(
-            settings.producer, sticky_bytes=settings.producer.batch_size // 4
+            settings.producer,
+            known_topic=cluster.known_topic,
+            sticky_bytes=settings.producer.batch_size // 4,
         )
 
     def partition(self, records: TopicRecords, count: int) -> Iterator[AppendedRun]:

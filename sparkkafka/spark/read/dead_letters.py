@@ -129,7 +129,7 @@ class DeadLetters(ExitStack):
         producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
         self._partitioner = Partitioner.of(
-            producer, self._partition_counts, self._cluster.partition_count
+            producer, self._partition_counts, self._cluster.known_topic
         )
 
     def write(

@@ -103,7 +103,7 @@ class _TaskWriter:
         self._partitioner = Partitioner.of(
             options.producer,
             lambda topics: partition_counts(cluster, options, topics),
-            cluster.partition_count,
+            cluster.known_topic,
         )
         self._buffer_bytes = options.producer.buffer_memory
         self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))

@@ -171,6 +171,34 @@ def test_keyless_records_spread_by_batches_and_keys_stay(fake_cluster: FakeClust
     assert sorted(map(int, filter(None, all_values(fake_cluster, "t", 4)))) == list(range(4_000))
 
 
+@pytest.mark.parametrize("partitioner", ["murmur2_random", "random", "round_robin"])
+@pytest.mark.parametrize("as_table", [False, True])
+def test_records_that_may_go_anywhere_avoid_partitions_without_a_leader(
+    fake_cluster: FakeCluster, partitioner: str, as_table: bool
+) -> None:
+    """The brokers that have all copies of partition 1 are down."""
+    fake_cluster.create_topic("t", partitions=3)
+    fake_cluster.move_leader("t", 1, -1)
+    config = {"partitioner_class": partitioner, "batch_size": 1_000, "metadata_max_age_ms": 60_000}
+    with opened(fake_cluster, **config) as producer:
+
+        def partitions_written() -> set[int]:
+            key = "k" if partitioner == "random" else None
+            if not as_table:
+                sent = [producer.send("t", b"x" * 8_000, key) for _ in range(12)]
+                return {handle.result(WAIT_S).partition for handle in sent}
+            table = pa.table(
+                {"value": [b"x" * 8_000] * 12, "key": pa.array([key] * 12, pa.string())}
+            )
+            return {tp.partition for tp in producer.send_table(table, "t").result(WAIT_S)}
+
+        assert partitions_written() == {0, 2}
+        keyed = producer.send("t", b"v", partition=1)  # waits for its partition
+        fake_cluster.move_leader("t", 1, 2)
+        keyed.result(WAIT_S)
+        assert partitions_written() == {0, 1, 2}
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compression(fake_cluster: FakeCluster, codec: str) -> None:
     fake_cluster.create_topic("t")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkkafka.client.cluster.metadata import PartitionMetadata, TopicMetadata
 from sparkkafka.client.producer.partitioner import PartitionedRecords, Partitioner
 from sparkkafka.client.producer.producer_records import InputRows, row_times_ms
 from sparkkafka.client.producer.sender import ProducerMetrics
@@ -359,19 +360,23 @@ def test_random_spreads_rows_with_keys_in_runs() -> None:
 
 
 def test_partitions_that_the_metadata_show_later_get_rows() -> None:
-    known: dict[str, int | None] = {"a": None}
+    known: dict[str, TopicMetadata | None] = {"a": None}
     some = Partitioner(
         lambda names: {n: 2 for n in names},
         sticky_bytes=1,
         pick=lambda n: 0,
-        newest_count=known.__getitem__,
+        known_topic=known.__getitem__,
     )
     batch = rows([b"x"] * 12)
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1}
-    known["a"] = 4
+    leaders = [PartitionMetadata(leader, 0, 0) for leader in (0, 1, -1, 0)]
+    known["a"] = TopicMetadata("a", None, False, dict(enumerate(leaders)))
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
     known["a"] = None  # distrusted for the moment, after an error
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
+    # Partition 2 has no leader now.
+    known["a"] = TopicMetadata("a", None, False, dict(enumerate(leaders)), with_leader=[0, 1, 3])
+    assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 3}
 
 
 def test_topics_of_rows_and_stable_order() -> None:
@@ -583,7 +588,7 @@ class FakeCluster:
 
         return {name: Topic() for name in names}
 
-    def partition_count(self, topic: str) -> None:
+    def known_topic(self, topic: str) -> None:
         return None
 
 
