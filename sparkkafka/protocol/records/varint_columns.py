@@ -1,4 +1,4 @@
-"""Varints and byte strings of a whole numpy column: reads, encodes and copies them.
+"""Varints of a whole numpy column: reads and encodes them.
 
 `protocol.wire.varints` says what a varint is, and has those of one value. Here each call handles
 one field of many records, with a few numpy operations and no loop over records.
@@ -298,43 +298,3 @@ def encode_words(codes: NDArray[np.uint64], largest: int) -> tuple[Words, Sizes]
     marks *= np.uint64(0x0101010101010101)
     marks >>= np.uint64(56)
     return words, marks.astype(np.uint8) + np.uint8(1)
-
-
-# --- copying ------------------------------------------------------------------------------------
-
-
-def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Copy pieces of `data` to `out`: piece i has `lengths[i]` bytes, from position `starts[i]` on,
-    and goes to position `at[i]`.
-
-    Long pieces are copied one by one: a step of NumPy for each of their words would take several
-    times as long. Shorter ones are copied in words of 8, 4, 2 or 1 bytes, a word of all pieces in
-    one step. The last word of a piece may overlap the one before it, so that nothing is written
-    beside the piece.
-    """
-    long = np.flatnonzero(lengths >= _MIN_LONG_PIECE)
-    if len(long):
-        source_bytes, target_bytes = data.data, out.data
-        for start, size, to in zip(
-            starts[long].tolist(), lengths[long].tolist(), at[long].tolist(), strict=True
-        ):
-            target_bytes[to : to + size] = source_bytes[start : start + size]
-    for word_bytes, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
-        max_size = _MIN_LONG_PIECE if word_bytes == 8 else 2 * word_bytes
-        rows = np.flatnonzero((lengths >= word_bytes) & (lengths < max_size))
-        if not len(rows):
-            continue
-        source, target = windows(data, dtype), windows(out, dtype)
-        begins, target_at, sizes = starts[rows], at[rows], lengths[rows]
-        if word_bytes > 1:
-            last = sizes - word_bytes
-            target[target_at + last] = source[begins + last]
-        while len(begins):
-            target[target_at] = source[begins]
-            rows = np.flatnonzero(sizes >= 2 * word_bytes)
-            begins, target_at = begins[rows] + word_bytes, target_at[rows] + word_bytes
-            sizes = sizes[rows] - word_bytes
-
-
-_MIN_LONG_PIECE: Final = 96
-"""Pieces of at least this many bytes are copied one by one."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, copy_pieces
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
 
 _PIECE_BYTES: Final = 1 << 18
@@ -326,10 +326,12 @@ class _Piece:
         self.is_unclear[texts[~is_name]] = True
         self._refuse_escapes(colons)
 
-        lengths = np.where(is_name, ends - starts, 0)
         data[at[colons]] = ord(" ")
-        blanks = np.full(int(lengths.max(initial=0)), ord(" "), np.uint8)
-        copy_pieces(blanks, np.zeros_like(lengths), lengths, data, starts)
+        # Names do not touch: a byte is in one if an odd number of them begin or end up to there.
+        edges = np.zeros(len(data) + 1, np.uint8)
+        edges[starts[is_name]] = edges[ends[is_name]] = 1
+        in_name = np.cumsum(edges[:-1], dtype=np.uint8) & 1
+        data[in_name.view(np.bool_)] = ord(" ")
         names = (texts, starts + 1, ends - 1)
         if len(maps) == 1:
             return [ValueSpans(*names)]
