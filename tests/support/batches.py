@@ -4,10 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkkafka.protocol.records.batches import batch_parts
+from crc32c import crc32c
+
+from sparkkafka.protocol.constants import LOG_APPEND_TIME_FLAG, NO_LEADER_EPOCH
+from sparkkafka.protocol.records.batches import CONTROL_FLAG, HEADER, batch_parts
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 
-def build_batch(payload: BytesLike, **fields: Any) -> bytes:
-    """Header and records in one piece; arguments as of `batch_parts`."""
-    return b"".join(batch_parts(payload, **fields))
+def build_batch(
+    payload: BytesLike,
+    *,
+    record_count: int,
+    control: bool = False,
+    log_append_time: bool = False,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = NO_LEADER_EPOCH,
+    **fields: Any,
+) -> bytes:
+    """Header and records in one piece; other arguments as of `batch_parts`. Only brokers write
+    control batches, LogAppendTime and leader epochs; only compaction leaves fewer records than
+    offsets."""
+    front, records = batch_parts(payload, record_count=max(record_count, 1), **fields)
+    header = list(HEADER.unpack(front))
+    header[2] = partition_leader_epoch
+    header[5] |= CONTROL_FLAG * control | LOG_APPEND_TIME_FLAG * log_append_time
+    header[6] = record_count - 1 if last_offset_delta is None else last_offset_delta
+    header[12] = record_count
+    header[4] = crc32c(records, crc32c(HEADER.pack(*header)[21:]))  # from the attributes on
+    return HEADER.pack(*header) + bytes(records)

@@ -368,19 +368,14 @@ def batch_parts(
     producer_epoch: int = constants.NO_PRODUCER_EPOCH,
     base_sequence: int = constants.NO_SEQUENCE,
     transactional: bool = False,
-    control: bool = False,
-    log_append_time: bool = False,
     base_offset: int = 0,
-    last_offset_delta: int | None = None,
-    partition_leader_epoch: int = constants.NO_LEADER_EPOCH,
 ) -> tuple[bytes, BytesLike]:
-    """Build a batch: (its header, the records to send, which are `payload` itself, not copied, or
-    what compression made of it). Neither is changed afterwards.
+    """Build a producer's batch: (its header, the records to send, which are `payload` itself, not
+    copied, or what compression made of it). Neither is changed afterwards.
 
-    `last_offset_delta` defaults to `record_count - 1`, which brokers require of producers. If
-    compression does not make the payload smaller, it is sent uncompressed, as in librdkafka: so no
-    batch is larger than its payload and 61 bytes, and size limits can be kept before compression.
-    `control`, `log_append_time`, offset and leader epoch are set by brokers. Timestamps are in ms.
+    The offset deltas of the records are 0 to `record_count - 1`. If compression does not make the
+    payload smaller, it is sent uncompressed, as in librdkafka: so no batch is larger than its
+    payload and 61 bytes, and size limits can be kept before compression. Timestamps are in ms.
 
     Raises EncodeError for values that the header cannot hold.
     """
@@ -390,22 +385,12 @@ def batch_parts(
             payload = packed
         else:
             codec = Codec.NONE
-    attributes = (
-        codec
-        | (constants.LOG_APPEND_TIME_FLAG if log_append_time else 0)
-        | (TRANSACTIONAL_FLAG if transactional else 0)
-        | (CONTROL_FLAG if control else 0)
-    )
-    if last_offset_delta is None:
-        last_offset_delta = record_count - 1
-    if record_count < 0 or last_offset_delta < 0:
-        raise EncodeError(
-            f"batch of {record_count} records with lastOffsetDelta {last_offset_delta}"
-        )
+    if record_count < 1:
+        raise EncodeError(f"batch of {record_count} records")
     try:
         checked = _CHECKED_HEADER.pack(
-            attributes,
-            last_offset_delta,
+            codec | (TRANSACTIONAL_FLAG if transactional else 0),
+            record_count - 1,  # lastOffsetDelta
             base_timestamp,
             max_timestamp,
             producer_id,
@@ -417,7 +402,7 @@ def batch_parts(
         front = _FRONT.pack(
             base_offset,
             MIN_BATCH_LENGTH + len(payload),
-            partition_leader_epoch,
+            constants.NO_LEADER_EPOCH,
             MAGIC,
             crc32c(payload, crc32c(checked)),
         )
