@@ -60,7 +60,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
 # them: a test holds them to what the importing layer may name.
 SINGLE: Mapping[str, frozenset[str]] = {
     # what the exactly-once sink writes down in Kafka, as text
-    "checkpoints": frozenset({"sparkkafka.spark.exactly_once.decision_text"}),
+    "checkpoints": frozenset({"sparkkafka.spark.decision_text"}),
     # where a cluster's settings come from, which the account check shares with the command
     "testing": frozenset({"sparkkafka.cli.profile"}),
 }
@@ -132,6 +132,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "schema",
         "arrow_types",
         "read",
+        "decision_text",
         "exactly_once",
         "write",
         "stream",

@@ -19,7 +19,7 @@ from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.security.references import PROVIDERS_OPTION
 from sparkkafka.errors import KafkaError, UnsupportedVersionError
 from sparkkafka.monitoring.aggregator import MetricAggregator
-from sparkkafka.spark.exactly_once.decision_text import WriterNames
+from sparkkafka.spark.decision_text import WriterNames
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.checkpoints.reset import KEPT, plan_reset
 from sparkkafka.client import Admin, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import CheckpointError, DecodeError
-from sparkkafka.spark.exactly_once.decision_text import Decision, TaskTransaction
+from sparkkafka.spark.decision_text import Decision, TaskTransaction
 from tests.checkpoints.checkpoint_files import QUERY, make_checkpoint, put
 
 GROUP = f"sparkkafka-{QUERY}-decisions"

@@ -17,7 +17,7 @@ from sparkkafka.cli.check import (
     ok,
 )
 from sparkkafka.protocol.releases import release_of
-from sparkkafka.spark.exactly_once.decision_text import WriterNames
+from sparkkafka.spark.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.cli.run import Command
 from tests.support.certificates import signed

@@ -7,7 +7,7 @@ import pytest
 from sparkkafka.client import Consumer, OffsetAndMetadata, Producer, TopicPartition
 from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.errors import ErrorCode
-from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames
+from sparkkafka.spark.decision_text import Decision, WriterNames
 
 
 @pytest.fixture

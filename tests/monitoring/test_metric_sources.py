@@ -11,8 +11,8 @@ import pytest
 from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import ErrorCode, KafkaError
-from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
-from sparkkafka.spark.exactly_once.decision_text import CommitOutcome
+from sparkkafka.spark.decision_text import CommitOutcome
+from sparkkafka.spark.exactly_once import abort_batch, commit_batch
 from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.read_task import read_partition

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
 from sparkkafka.config.options import parse_write_options
-from sparkkafka.spark.exactly_once.decision_text import NO_BATCH, TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskAttempt
+from sparkkafka.spark.decision_text import NO_BATCH, TaskReport, WriterNames
+from sparkkafka.spark.exactly_once import TaskAttempt
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.spark.write.writer import input_columns
 from tests.real.peers import confluent_read

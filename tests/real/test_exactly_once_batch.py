@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.producer.transactions import Transaction, end_transactions
 from sparkkafka.errors import DataLossError, TransactionError
-from sparkkafka.spark.exactly_once.commit import (
+from sparkkafka.spark.decision_text import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once import (
     abort_job,
     commit_job,
 )
-from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (
@@ -237,9 +237,7 @@ def test_a_part_that_is_lost_while_it_is_committed_is_named(
     options, reports = three_tasks(bootstrap, topic)
     end(bootstrap, reports[1].names, reports[1], commit=False)
     # As if it ended between the look and the commit.
-    monkeypatch.setattr(
-        "sparkkafka.spark.exactly_once.commit.check_transactions_open", lambda *_: None
-    )
+    monkeypatch.setattr("sparkkafka.spark.exactly_once.check_transactions_open", lambda *_: None)
     with pytest.raises(DataLossError, match="1 of 2 transactions of this job are committed") as e:
         commit_job(options, reports)
     assert "tasks 1 (10 rows) are not" in str(e.value)

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.spark.exactly_once import commit
-from sparkkafka.spark.exactly_once.decision_text import Decision, TaskReport
+from sparkkafka.spark import exactly_once
+from sparkkafka.spark.decision_text import Decision, TaskReport
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (
@@ -283,8 +283,8 @@ def decide_only(streams: Streams, reports: list[TaskReport], number: int) -> Non
     )
     options = options_of(streams.bootstrap, topic=streams.target)
     with Cluster(options.client) as cluster:
-        decider = commit._become_decider(cluster, names)
-        commit._decide(cluster, names, decider, decision, (), reports)
+        decider = exactly_once._become_decider(cluster, names)
+        exactly_once._decide(cluster, names, decider, decision, (), reports)
 
 
 @pytest.fixture

@@ -24,9 +24,8 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, find_coordinator
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
-from sparkkafka.spark.exactly_once.commit import commit_batch
-from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskAttempt
+from sparkkafka.spark.decision_text import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once import TaskAttempt, commit_batch
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.kafka import admin
 from tests.client.support import open_cluster, read

@@ -16,7 +16,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
-from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision
+from sparkkafka.spark.decision_text import Decision, WriterNames, latest_decision
 from tests.client.support import open_cluster
 
 _WAIT_MS = 30_000

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision_text import CommitOutcome, TaskReport
+from sparkkafka.spark.decision_text import CommitOutcome, TaskReport
 from sparkkafka.spark.metric_reports import Count, Report
 
 

@@ -29,7 +29,7 @@ from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
 if TYPE_CHECKING:
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.task import TaskAttempt
+    from sparkkafka.spark.exactly_once import TaskAttempt
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def write_rows(
     with ExitStack() as stack:
         transaction = None
         if attempt is not None:
-            from sparkkafka.spark.exactly_once.task import task_transaction
+            from sparkkafka.spark.exactly_once import task_transaction
 
             transaction = stack.enter_context(task_transaction(attempt, options))
         cluster = stack.enter_context(Cluster(options.client, for_task=True))

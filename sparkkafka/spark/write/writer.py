@@ -3,7 +3,7 @@
 Delivery is at least once: what a task has sent stays in Kafka if the task or the job fails later,
 and a task or micro-batch that Spark runs again sends its rows again. Inside a task the idempotent
 producer prevents duplicates by retries. With deliveryGuarantee=exactly-once tasks write in
-transactions, and commit() commits all of them or none (`exactly_once.commit`).
+transactions, and commit() commits all of them or none (`exactly_once`).
 
 Neither Arrow nor numpy is imported here: Spark starts a new process to plan and to commit each
 write, which starts much faster without them.
@@ -111,7 +111,7 @@ class _KafkaWriter(PickledToTasks):
             raise self.plan_error
         attempt = None
         if self.is_exactly_once:
-            from sparkkafka.spark.exactly_once.task import TaskAttempt
+            from sparkkafka.spark.exactly_once import TaskAttempt
 
             make_attempt = TaskAttempt.of_stream if self.is_stream else TaskAttempt.of_job
             attempt = make_attempt(self.options.transactional_id_prefix, self.writer_id)
@@ -125,14 +125,14 @@ class _KafkaWriter(PickledToTasks):
         """Log and report the totals of a micro-batch, or (None) of a job; in an exactly-once write,
         make the rows visible first.
 
-        Raises the errors of `commit_batch` or `commit_job` (`exactly_once.commit`).
+        Raises the errors of `commit_batch` or `commit_job` (`exactly_once`).
         """
         set_up_logging()
         # Spark passes None for a task that failed.
         finished = [message for message in messages if isinstance(message, KafkaCommitMessage)]
         outcome = None
         if self.is_exactly_once:
-            from sparkkafka.spark.exactly_once.commit import commit_batch, commit_job
+            from sparkkafka.spark.exactly_once import commit_batch, commit_job
 
             reports = [message.report for message in finished if message.report is not None]
             if batchId is None:
@@ -175,8 +175,8 @@ class _KafkaWriter(PickledToTasks):
                 hint,
             )
             return
-        from sparkkafka.spark.exactly_once.commit import abort_batch, abort_job
-        from sparkkafka.spark.exactly_once.decision_text import WriterNames
+        from sparkkafka.spark.decision_text import WriterNames
+        from sparkkafka.spark.exactly_once import abort_batch, abort_job
 
         reports = [message.report for message in finished if message.report is not None]
         stopped = len(reports) < len(messages)

@@ -22,9 +22,8 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError
-from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
-from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskAttempt
+from sparkkafka.spark.decision_text import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once import TaskAttempt, abort_batch, commit_batch
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 

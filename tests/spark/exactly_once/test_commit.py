@@ -12,8 +12,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.producer.transactions import end_transactions, init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import TransactionError
-from sparkkafka.spark.exactly_once.commit import _read_decision, _write_texts
-from sparkkafka.spark.exactly_once.decision_text import Decision, TaskTransaction, WriterNames
+from sparkkafka.spark.decision_text import Decision, TaskTransaction, WriterNames
+from sparkkafka.spark.exactly_once import _read_decision, _write_texts
 from tests.client.support import open_cluster
 
 LIMIT = 1_024  # Azure Event Hubs

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError
-from sparkkafka.spark.exactly_once.decision_text import (
+from sparkkafka.spark.decision_text import (
     MAX_TEXT_CHARS,
     Decision,
     TaskTransaction,

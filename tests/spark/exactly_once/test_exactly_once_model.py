@@ -16,7 +16,7 @@ import pytest
 from sparkkafka.client.producer.transactions import init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, DecodeError, KafkaError, TransactionError
-from sparkkafka.spark.exactly_once.decision_text import WriterNames
+from sparkkafka.spark.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import commit_offsets, open_cluster
 from tests.spark.exactly_once.exactly_once_model import Killed, Process, Query, watched_connections

@@ -1,8 +1,8 @@
 """The names that an exactly-once query writes under, and its decisions as text.
 
 A decision lists the transactions of a micro-batch that will be committed. It is stored as metadata
-of offsets in a consumer group without members, in as many partitions as its length needs. `commit`
-writes and reads it; docs/exactly-once-protocol.md says what it is for.
+of offsets in a consumer group without members, in as many partitions as its length needs.
+`exactly_once` writes and reads it; docs/exactly-once-protocol.md says what it is for.
 """
 
 from __future__ import annotations
