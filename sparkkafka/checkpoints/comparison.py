@@ -38,11 +38,6 @@ class SourceChange(NamedTuple):
     after: logs.SourceOffsets | None
     partitions: tuple[PartitionChange, ...]
 
-    @property
-    def records(self) -> int:
-        """The sum of `records` of all partitions that both plans have."""
-        return sum(row.records or 0 for row in self.partitions)
-
 
 def diff(before: logs.Plan | None, after: logs.Plan | None) -> list[SourceChange]:
     """Compare two plans, and return the changes of each source that is in either of them."""

@@ -88,16 +88,6 @@ class Plan:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Commit:
-    """A file of commits/, which says that the batch is finished. `text` is the whole file."""
-
-    batch_id: int
-    version: int
-    text: str
-    batch_metadata: Mapping[str, Any] = field(compare=False)
-
-
 class NextStart(NamedTuple):
     """What a query does when it is started with this checkpoint.
 
@@ -189,10 +179,16 @@ class Checkpoint:
         name = f"{OFFSETS}/{batch_id}"
         return parse_plan(batch_id, self._content(name), self.storage.location_of(name))
 
-    def commit(self, batch_id: int) -> Commit:
-        """Parse the commit of a batch. Raises the errors of `plan`."""
+    def commit(self, batch_id: int) -> str:
+        """Return the text of a commit, the file that says that the batch is finished. Raises the
+        errors of `plan`."""
         name = f"{COMMITS}/{batch_id}"
-        return parse_commit(batch_id, self._content(name), self.storage.location_of(name))
+        where = self.storage.location_of(name)
+        text = _decode_text(self._content(name), where)
+        lines = text.removesuffix("\n").split("\n")
+        _parse_version(lines[0], where)
+        _parse_batch_metadata(lines, where)
+        return text
 
     def initial_offsets(self, source: str) -> Offsets | None:
         """Return the first offsets of a source of the JVM connector, from its file in sources/;
@@ -291,15 +287,6 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
     return Plan(batch_id, version, lines[1], metadata, tuple(sources))
 
 
-def parse_commit(batch_id: int, content: bytes, where: str) -> Commit:
-    """Parse a file of commits/. Raises CheckpointError, which begins with `where`."""
-    text = _decode_text(content, where)
-    lines = text.removesuffix("\n").split("\n")
-    return Commit(
-        batch_id, _parse_version(lines[0], where), text, _parse_batch_metadata(lines, where)
-    )
-
-
 def _parse_batch_metadata(lines: list[str], where: str) -> dict[str, Any]:
     """Parse the second line of a file, if there is one (OffsetSeqMetadata and CommitMetadata in
     Spark)."""
@@ -324,8 +311,7 @@ def kafka_offsets(text: str) -> Offsets | None:
 
 def kafka_line(offsets: Offsets) -> str:
     """Format offsets as the line of a Kafka source in a plan. Both connectors read it."""
-    tree = tree_of_offsets(offsets)
-    return json.dumps(tree, separators=(",", ":"))
+    return json.dumps(tree_of_offsets(offsets), separators=(",", ":"))
 
 
 def _dict_of_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

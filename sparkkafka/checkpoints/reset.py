@@ -303,7 +303,8 @@ def _decision_obstacles(
 
 class LastBatches:
     """The last batches of a checkpoint: from the latest one back to the last complete one, whose
-    plan and commit can both be read. Plans and commits are None if their file is damaged."""
+    plan and commit can both be read. Plans, and texts of commits, are None if their file is
+    damaged."""
 
     def __init__(self, checkpoint: logs.Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -315,7 +316,7 @@ class LastBatches:
             )
         self.last = batch_ids[-1]
         self.plans: dict[int, logs.Plan | None] = {}
-        self.commits: dict[int, logs.Commit | None] = {}
+        self.commits: dict[int, str | None] = {}
         self.damage: dict[str, str] = {}
         """The errors of damaged files, by file name."""
         for batch_id in reversed(batch_ids):
@@ -399,11 +400,9 @@ class LastBatches:
 
     def commit_text(self, batch_id: int) -> str:
         """Return the content of a commit that is missing, as Spark would have written it."""
-        earlier = [
-            row for row in self.commits.values() if row is not None and row.batch_id < batch_id
-        ]
+        earlier = {n: text for n, text in self.commits.items() if text and n < batch_id}
         if earlier:
-            return max(earlier, key=lambda row: row.batch_id).text
+            return earlier[max(earlier)]
         plan = self.plans.get(batch_id)
         watermark_ms = plan.watermark_ms if plan is not None else None
         return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms or 0}}}'

@@ -53,9 +53,8 @@ def referable(kind: Kind, *, secret: bool = False) -> Referable:
         """Check the text now, if it has no reference."""
         if not has_reference(text):
             value = kind.parse(text)
-            text = (
-                value if isinstance(value, str) else text
-            )  # the parser may trim it, or change case
+            # The parser may trim it, or change case.
+            text = value if isinstance(value, str) else text
         return Secret(text) if secret else text.strip()
 
     return Referable(kind.values, parse, kind.parse)
@@ -334,10 +333,15 @@ class HttpUrl(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether the host is this machine."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_http_url(text: str) -> HttpUrl | None:

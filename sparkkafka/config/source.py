@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer, kind
 from sparkkafka.errors import OptionError
@@ -35,6 +35,7 @@ PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
 _KeyT = TypeVar("_KeyT", bound=PartitionKey)
 
+_Strategy = Literal["subscribe", "subscribePattern", "assign"]
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 
 
@@ -42,7 +43,7 @@ _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 class ConsumerStrategy:
     """The topics, pattern or partitions to read. `strategy` is the option that is set."""
 
-    strategy: Literal["subscribe", "subscribePattern", "assign"]
+    strategy: _Strategy
     topics: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[PartitionKey, ...] = ()
@@ -82,27 +83,22 @@ class OffsetBound:
 FROM_EARLIEST = OffsetBound("earliest")
 TO_LATEST = OffsetBound("latest")
 
-_STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-)
-
 
 def parse_subscription(raw: Mapping[str, str]) -> ConsumerStrategy:
     """Parse subscribe, subscribePattern or assign, whichever is set. Raises OptionError if none or
     several are set."""
-    chosen = [name for name in _STRATEGIES if name in raw]
+    strategies = get_args(_Strategy)
+    chosen = [name for name in strategies if name in raw]
     if not chosen:
         raise OptionError(
             "One of the following options must be specified for Kafka source: "
-            f"{', '.join(_STRATEGIES)}. To read a topic, set subscribe to its name: topic is the "
+            f"{', '.join(strategies)}. To read a topic, set subscribe to its name: topic is the "
             "option of writes"
         )
     if len(chosen) > 1:
         raise OptionError(
             "Only one of the following options can be specified for Kafka source: "
-            f"{', '.join(_STRATEGIES)}; got {' and '.join(chosen)}"
+            f"{', '.join(strategies)}; got {' and '.join(chosen)}"
         )
     strategy, text = chosen[0], raw[chosen[0]]
     if strategy == "subscribe":

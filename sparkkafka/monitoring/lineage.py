@@ -177,8 +177,7 @@ class Lineage(StreamingQueryListener):
         inputs = []
         for leaf in self._leaves(query.analyzedPlan()):
             if _class(leaf) == "StreamingRelationV2" and leaf.sourceName() == FORMAT:
-                options = leaf.extraOptions().get
-                inputs += _topics(options, leaf.schema()) or _matching(options, leaf, progress)
+                inputs += _topics(leaf.extraOptions().get, leaf.schema(), progress)
         outputs = []
         sink = query.logicalPlan()
         # Sinks of version 1 raise for their name: that of foreachBatch.
@@ -328,26 +327,20 @@ def _namespace(option: Callable[[str], Any]) -> str:
     return f"kafka://{first.rpartition('://')[2]}"
 
 
-def _topics(option: Callable[[str], Any], schema: Any) -> list[Topic]:
-    """Return the topics that the options name."""
+def _topics(option: Callable[[str], Any], schema: Any, progress: Any = None) -> list[Topic]:
+    """Return the topics that the options name or, for subscribePattern, those of a micro-batch that
+    match it. `option` returns an option by its name in lower case, and `progress` is Spark's report
+    of the batch (or of a run that failed before its first one, which names no topics)."""
     names: list[str] = [option("topic")] if option("topic") else []
     names += [name.strip() for name in str(option("subscribe") or "").split(",") if name.strip()]
     if option("assign"):
         names += json.loads(option("assign"))
+    if not names and hasattr(progress, "sources"):
+        pattern = str(option("subscribepattern") or "")
+        read = sorted({tp.topic for tp in end_offsets(progress)})
+        names = [name for name in read if re.search(pattern, name)]
     fields = _fields(json.loads(schema.json()))
     return [(_namespace(option), name, fields) for name in names]
-
-
-def _matching(option: Callable[[str], Any], leaf: Any, progress: Any) -> list[Topic]:
-    """Return the topics of a micro-batch that match subscribePattern. `option` returns an option of
-    the read by its name in lower case, `leaf` is the read in the JVM's plan, and `progress` Spark's
-    report of the batch (or of a run that failed before its first one, which names no topics)."""
-    pattern = str(option("subscribepattern") or "")
-    topics = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
-    fields = _fields(json.loads(leaf.schema().json()))
-    return [
-        (_namespace(option), name, fields) for name in sorted(topics) if re.search(pattern, name)
-    ]
 
 
 def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ that has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
@@ -37,23 +37,17 @@ class Instruments:
                 if metric.is_counter
                 else meter.create_observable_gauge
             )
-            make(name, callbacks=[self._observer(metric)], unit=unit, description=metric.doc)
+            observe = partial(self._observe, metric)
+            make(name, callbacks=[observe], unit=unit, description=metric.doc)
 
     def close(self) -> None:
         self._aggregator = None
 
-    def _observer(
-        self, metric: catalogue.Metric
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Return the function that a reader calls for the values of a metric."""
-
-        def observe(options: CallbackOptions) -> Iterable[Observation]:
-            """Return the metric's present values, as OpenTelemetry calls it before each export."""
-            if self._aggregator is None:
-                return []
-            return [
-                Observation(sample.value, dict(sample.labels))
-                for sample in self._aggregator.samples([metric])
-            ]
-
-        return observe
+    def _observe(self, metric: catalogue.Metric, options: CallbackOptions) -> list[Observation]:
+        """Return the metric's present values; OpenTelemetry calls this before each export."""
+        if self._aggregator is None:
+            return []
+        return [
+            Observation(sample.value, dict(sample.labels))
+            for sample in self._aggregator.samples([metric])
+        ]

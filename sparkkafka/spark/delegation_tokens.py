@@ -129,11 +129,7 @@ def _hide_secret(token: dict[str, Any]) -> dict[str, Any]:
 def _has_login(options: Mapping[str, Any], name_by_lower: Mapping[str, str]) -> bool:
     """Return whether the options, or the JVM's settings, have a login, or need none.
     `name_by_lower`: the options' names by lower case."""
-    protocol = (
-        str(options[name_by_lower[_PROTOCOL]]).strip().upper()
-        if _PROTOCOL in name_by_lower
-        else "SASL"
-    )
+    protocol = str(options.get(name_by_lower.get(_PROTOCOL, ""), "SASL")).strip().upper()
     sasl_keys = {name for name in name_by_lower if name.startswith("kafka.sasl.")}
     if sasl_keys - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
         return True

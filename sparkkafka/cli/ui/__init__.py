@@ -7,7 +7,6 @@ from records.
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import sys
 
@@ -18,6 +17,7 @@ from sparkkafka.cli.commands import session_of
 from sparkkafka.cli.snapshots import Collector
 from sparkkafka.cli.tables import print_error, print_line
 from sparkkafka.cli.top import Every, seconds_of_every
+from sparkkafka.config.kinds import is_loopback
 from sparkkafka.errors import OptionError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -58,7 +58,7 @@ def ui(
     interval_s = seconds_of_every(every)
     if "" in (dead_letters or ()):
         raise OptionError("--dead-letters is an empty name")
-    is_remote = not _is_loopback(host)
+    is_remote = not is_loopback(host)
     if is_remote and not allow_remote:
         raise OptionError(
             f"--host {host} is reachable from other machines, and the page has no authentication: "
@@ -82,11 +82,3 @@ def ui(
             print_line(f"watching cluster {cluster_id} at {server.url} until Ctrl-C")
             sys.stdout.flush()
             server.serve()
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
