@@ -14,7 +14,6 @@ from sparkkafka.checkpoints.against_kafka import Position, decision_of, position
 from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, diff, verify
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
-from sparkkafka.cli.commands import local_time, timestamp_ms_of
 from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
@@ -240,7 +239,7 @@ def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return a row of the table for each topic of a batch."""
     head: tuple[Any, ...] = (
         str(batch["batch"]),  # as text: a number would be shown with commas
-        None if batch["planned_ms"] is None else local_time(batch["planned_ms"]),
+        None if batch["planned_ms"] is None else commands.local_time(batch["planned_ms"]),
         batch["finished"],
     )
     cells: list[tuple[Any, ...]] = []
@@ -532,7 +531,7 @@ def _reset_target(
         }
     )
     if to_time is not None:
-        at_ms = timestamp_ms_of(to_time, option)
+        at_ms = commands.timestamp_ms_of(to_time, option)
         return OffsetBound("timestamp", timestamp_ms=at_ms, option=option)
     if to_offsets is not None:
         return OffsetBound("specific", parse_offsets(to_offsets, option), option=option)

@@ -16,7 +16,6 @@ import typer
 from typer import Argument, Option
 
 from sparkkafka.cli import commands
-from sparkkafka.cli.commands import parse_partitions
 from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound
 from sparkkafka.cli.session import Session
@@ -246,7 +245,9 @@ def copy(
             target.set_option("profile", to_profile)
     plan = ReadPlan(
         topic=source,
-        partitions=None if partitions is None else parse_partitions(partitions, "--partitions"),
+        partitions=None
+        if partitions is None
+        else commands.parse_partitions(partitions, "--partitions"),
         start=parse_bound(start, "--from"),
         until=end,
         count=count,

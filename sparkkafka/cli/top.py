@@ -12,18 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from typer import Option
 
-from sparkkafka.cli import tables
+from sparkkafka.cli import snapshots, tables
 from sparkkafka.cli.commands import AsJson, seconds_of, session_of
-from sparkkafka.cli.snapshots import (
-    GROUP_ORDERS,
-    TOPIC_ORDERS,
-    BrokerRow,
-    Collector,
-    GroupRow,
-    Snapshot,
-    TopicRow,
-    document_of,
-)
 from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
@@ -61,15 +51,15 @@ class View:
     filter: str = ""
     is_typing: bool = False
 
-    def topics(self, snapshot: Snapshot) -> list[TopicRow]:
+    def topics(self, snapshot: snapshots.Snapshot) -> list[snapshots.TopicRow]:
         """Return the topics to show, sorted."""
         shown = (row for row in snapshot.topics if self.filter.lower() in row.topic.lower())
-        return sorted(shown, key=TOPIC_ORDERS[self.sort])
+        return sorted(shown, key=snapshots.TOPIC_ORDERS[self.sort])
 
-    def groups(self, snapshot: Snapshot) -> list[GroupRow]:
+    def groups(self, snapshot: snapshots.Snapshot) -> list[snapshots.GroupRow]:
         """Return the groups to show: by name, or those with the largest lag first."""
         shown = (row for row in snapshot.groups if self.filter.lower() in row.group.lower())
-        return sorted(shown, key=GROUP_ORDERS["name" if self.sort == "name" else "lag"])
+        return sorted(shown, key=snapshots.GROUP_ORDERS["name" if self.sort == "name" else "lag"])
 
 
 @app.command()
@@ -101,13 +91,13 @@ def top(
     is_single = once or as_json
     if not is_single and not sys.stdout.isatty():
         raise OptionError("top redraws a terminal: in a pipe there is --once or --json")
-    with Collector(session_of(context).admin()) as collector:
+    with snapshots.Collector(session_of(context).admin()) as collector:
         snapshot = collector.collect()
         if is_single:
             tables.pause(interval_s)
             snapshot = collector.collect()
         if as_json:
-            tables.print_json(document_of(snapshot))
+            tables.print_json(snapshots.document_of(snapshot))
         elif once:
             print_snapshot(snapshot, view, rows)
         else:
@@ -127,7 +117,7 @@ def seconds_of_every(text: str) -> float:
 # --- cells ------------------------------------------------------------------------------------
 
 
-def group_cells(row: GroupRow) -> tuple[Any, ...]:
+def group_cells(row: snapshots.GroupRow) -> tuple[Any, ...]:
     """Return the cells of GROUP_COLUMNS, with the two topics that have the largest lag."""
     largest = sorted(row.lag_by_topic, key=lambda topic: (-row.lag_by_topic[topic], topic))
     more = f" +{len(largest) - 2}" if len(largest) > 2 else ""
@@ -142,7 +132,7 @@ def group_cells(row: GroupRow) -> tuple[Any, ...]:
     )
 
 
-def headlines(snapshot: Snapshot) -> tuple[str, str]:
+def headlines(snapshot: snapshots.Snapshot) -> tuple[str, str]:
     """Return two lines: the cluster's id and its numbers of brokers, topics and partitions; and the
     total rates and lag."""
     totals = snapshot.totals
@@ -160,7 +150,7 @@ def headlines(snapshot: Snapshot) -> tuple[str, str]:
     )
 
 
-def problem_lines(snapshot: Snapshot) -> list[str]:
+def problem_lines(snapshot: snapshots.Snapshot) -> list[str]:
     """Return a line for each problem of the cluster, and for lookups that failed."""
     totals = snapshot.totals
     missing = [row for row in snapshot.brokers if row.state != "online"]
@@ -184,7 +174,7 @@ def problem_lines(snapshot: Snapshot) -> list[str]:
 # --- once -------------------------------------------------------------------------------------
 
 
-def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
+def print_snapshot(snapshot: snapshots.Snapshot, view: View, max_rows: int) -> None:
     """Print a snapshot, with at most `max_rows` topics and groups."""
     for line in headlines(snapshot):
         tables.print_line(line)
@@ -221,7 +211,7 @@ def press(view: View, key: str) -> bool:
     return view.is_typing or key != "q"
 
 
-def picture(view: View, snapshot: Snapshot, failure: str, console: Any) -> Any:
+def picture(view: View, snapshot: snapshots.Snapshot, failure: str, console: Any) -> Any:
     """Return a screen of the terminal's size: the headlines, the problems, brokers, and as many
     topics and groups as fit. `failure` is the error of the last lookup."""
     from rich.console import Group
@@ -266,11 +256,11 @@ def picture(view: View, snapshot: Snapshot, failure: str, console: Any) -> Any:
     return Group(*parts, status)
 
 
-def _style_of(row: BrokerRow | TopicRow | GroupRow) -> str:
+def _style_of(row: snapshots.BrokerRow | snapshots.TopicRow | snapshots.GroupRow) -> str:
     """Return the colour of a row that has a problem, "" for other rows."""
-    if isinstance(row, TopicRow):
+    if isinstance(row, snapshots.TopicRow):
         return "red" if row.without_leader else "yellow" if row.out_of_sync else ""
-    has_problem = row.is_growing if isinstance(row, GroupRow) else row.state != "online"
+    has_problem = row.is_growing if isinstance(row, snapshots.GroupRow) else row.state != "online"
     return "red" if has_problem else ""
 
 

@@ -14,18 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import BINARY, STRING
@@ -36,24 +25,22 @@ if TYPE_CHECKING:
 
     from sparkkafka.schemas.column import ColumnPlan
 
-COLUMN_TYPES: Mapping[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": ArrayType(
-        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    ),
+COLUMN_TYPES: Mapping[str, types.DataType] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "timestampType": types.IntegerType(),
+    "headers": types.ArrayType(types.StructType().add("key", "string").add("value", "binary")),
 }
 
-BAD_RECORD_TYPE = StructType(
+BAD_RECORD_TYPE = types.StructType(
     [
-        StructField("error", StringType()),
-        StructField("schema_id", IntegerType()),
-        StructField("raw", BinaryType()),
+        types.StructField("error", types.StringType()),
+        types.StructField("schema_id", types.IntegerType()),
+        types.StructField("raw", types.BinaryType()),
     ]
 )
 """The column bad_record of onBadRecord=column."""
@@ -84,35 +71,35 @@ def default_columns(include_headers: bool) -> tuple[ReadColumn, ...]:
     return tuple(ReadColumn(name) for name in COLUMN_TYPES if name != "headers" or include_headers)
 
 
-def spark_schema(include_headers: bool) -> StructType:
+def spark_schema(include_headers: bool) -> types.StructType:
     """Return the schema of Spark's Kafka source: seven nullable columns, and headers on request."""
     names = [column.name for column in default_columns(include_headers)]
-    return StructType([StructField(name, COLUMN_TYPES[name]) for name in names])
+    return types.StructType([types.StructField(name, COLUMN_TYPES[name]) for name in names])
 
 
 def schema_of_formats(
-    kafka_schema: StructType,
+    kafka_schema: types.StructType,
     formats: FormatOptions,
-    typed_field: Callable[[ColumnFormat], StructField],
-) -> StructType:
+    typed_field: Callable[[ColumnFormat], types.StructField],
+) -> types.StructType:
     """Return `kafka_schema`, that of Spark's Kafka source, with key and value of the types that
     their formats give them. `typed_field` returns the field of a format with a schema."""
     columns = {column.column: column for column in (formats.key, formats.value)}
 
-    def with_format(field: StructField) -> StructField:
+    def with_format(field: types.StructField) -> types.StructField:
         """Return a field of Kafka's schema with the type of its column's format."""
         column = columns.get(field.name)
         if column is None or column.format == BINARY:
             return field
         if column.format == STRING:
-            return StructField(field.name, StringType())
+            return types.StructField(field.name, types.StringType())
         return typed_field(column)
 
-    return StructType([with_format(field) for field in kafka_schema.fields])
+    return types.StructType([with_format(field) for field in kafka_schema.fields])
 
 
 def columns_of_schema(
-    schema: StructType, any_type: Collection[str] = (), text_only: Collection[str] = ()
+    schema: types.StructType, any_type: Collection[str] = (), text_only: Collection[str] = ()
 ) -> tuple[ReadColumn, ...]:
     """Return the columns that a schema names. Raises OptionError for a column that does not exist,
     has another type, is named twice, or is NOT NULL although its values may be null.
@@ -130,7 +117,9 @@ def columns_of_schema(
         if name in columns:
             raise OptionError(f"column {name!r} appears twice in the schema")
         as_text = (
-            name in ("key", "value") and isinstance(field.dataType, StringType) and not has_any_type
+            name in ("key", "value")
+            and isinstance(field.dataType, types.StringType)
+            and not has_any_type
         )
         if not as_text and not has_any_type:
             _check_type(field, must_be_text=name in text_only)
@@ -143,7 +132,7 @@ def columns_of_schema(
     return tuple(columns.values())
 
 
-def _check_type(field: StructField, *, must_be_text: bool) -> None:
+def _check_type(field: types.StructField, *, must_be_text: bool) -> None:
     """Raise OptionError unless a column of a Kafka source has the type that the field declares."""
     expected = COLUMN_TYPES[field.name].simpleString()
     # Types are compared by their names: nullability inside has no effect on data.
@@ -155,14 +144,16 @@ def _check_type(field: StructField, *, must_be_text: bool) -> None:
     if field.name in ("key", "value") and not must_be_text:
         type_names += " or string"
         set_format = f"set {field.name}Format to {ANY_WITH_SCHEMA}"
-        is_nested = isinstance(field.dataType, (ArrayType, MapType, StructType))
+        is_nested = isinstance(field.dataType, (types.ArrayType, types.MapType, types.StructType))
         advice = set_format if is_nested else f"{advice}, or {set_format}"
     raise OptionError(
         f"column {field.name!r} of the schema must be {type_names}, not {actual}: {advice}"
     )
 
 
-def _unknown_column_error(name: str, schema: StructType, any_type: Collection[str]) -> OptionError:
+def _unknown_column_error(
+    name: str, schema: types.StructType, any_type: Collection[str]
+) -> OptionError:
     """Return the error for a column that does not exist. `any_type` has the columns (key, value)
     that may have any type, since a format decodes them."""
     by_lower_name = {column.lower(): column for column in COLUMN_TYPES}
@@ -171,7 +162,7 @@ def _unknown_column_error(name: str, schema: StructType, any_type: Collection[st
     typed_column = next((column for column in ("value", "key") if column in any_type), None)
     if typed_column is not None:
         known = {*COLUMN_TYPES, *any_type}
-        fields = StructType([field for field in schema if field.name not in known])
+        fields = types.StructType([field for field in schema if field.name not in known])
         hint += (
             f". A field of the records ({typed_column}Format) belongs to the column "
             f'{typed_column}: .schema("{typed_column} {fields.simpleString()}")'

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from sparkkafka.cli import tables, top
+from sparkkafka.cli import snapshots, tables, top
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.snapshots import HISTORY_S, MAX_POINTS, Collector, History, Snapshot
 from sparkkafka.client import Admin, TopicPartition
@@ -177,7 +177,7 @@ def test_a_cluster_that_is_gone_is_an_error(fake, monkeypatch):
 def snapshot_at(time_ms, *, topics=(), problems=()):
     """A snapshot with these topics, of 1 record per second each."""
     rows = [
-        top.TopicRow(
+        snapshots.TopicRow(
             topic=name,
             partitions=1,
             records_per_s=1.0,

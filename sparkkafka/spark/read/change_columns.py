@@ -13,15 +13,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from sparkkafka.client.consumer.record import partition_column, times_as_us, topic_column
 from sparkkafka.client.values import TopicPartition
@@ -35,10 +27,10 @@ from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
 
 _KAFKA_FIELDS: Final = {
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
 }
 """Fields of the change that Kafka knows."""
 _KEYS: Final = ("key", "old_key")
@@ -46,15 +38,15 @@ _ENVELOPE_HINT: Final = "set envelope.columns=envelope, whose columns are those 
 
 
 def changes_schema(
-    value: StructField, key: StructField | None, pins_key: str, added: Sequence[str]
-) -> StructType:
+    value: types.StructField, key: types.StructField | None, pins_key: str, added: Sequence[str]
+) -> types.StructType:
     """Return the columns of a read, whose value and key have these types. `added`: the names of the
     columns that options add. Raises OptionError if a column of the table has one of their names."""
     struct = value.dataType
-    if isinstance(struct, ArrayType):  # records with several rows
+    if isinstance(struct, types.ArrayType):  # records with several rows
         struct = struct.elementType
-    row, change = (field.dataType for field in cast(StructType, struct))
-    row, change = cast(StructType, row), cast(StructType, change)
+    row, change = (field.dataType for field in cast(types.StructType, struct))
+    row, change = cast(types.StructType, row), cast(types.StructType, change)
     for name in row.names:
         if name.lower() in (CHANGE, *added):
             raise OptionError(
@@ -64,22 +56,24 @@ def changes_schema(
     fields = []
     for field in change.fields:
         if field.name == "unavailable" and key is not None:
-            fields += [StructField(name, key.dataType) for name in _KEYS]
+            fields += [types.StructField(name, key.dataType) for name in _KEYS]
         fields.append(field)
-    fields += [StructField(name, kind) for name, kind in _KAFKA_FIELDS.items()]
+    fields += [types.StructField(name, kind) for name, kind in _KAFKA_FIELDS.items()]
     pins = {
         field.name: field.metadata[pins_key]
         for field in (value, key)
         if field is not None and field.metadata.get(pins_key)
     }
     metadata = {pins_key: pins} if pins else None
-    return StructType([*row.fields, StructField(CHANGE, StructType(fields), True, metadata)])
+    return types.StructType(
+        [*row.fields, types.StructField(CHANGE, types.StructType(fields), True, metadata)]
+    )
 
 
-def unwrapped_type(value: pa.DataType) -> StructType:
+def unwrapped_type(value: pa.DataType) -> types.StructType:
     """Return the Spark type of what `unwrapped_values` returns for values of this Arrow type."""
-    row, change = cast(StructType, from_arrow_type(value)).fields
-    return StructType([*cast(StructType, row.dataType).fields, change])
+    row, change = cast(types.StructType, from_arrow_type(value)).fields
+    return types.StructType([*cast(types.StructType, row.dataType).fields, change])
 
 
 def unwrapped_values(values: pa.Array, payloads: pa.Array) -> pa.Array:
@@ -107,7 +101,7 @@ class ChangeColumns(NamedTuple):
 
 
 def split_columns(
-    schema: StructType, added: Sequence[str], *, keys_from_rows: bool, has_lists: bool
+    schema: types.StructType, added: Sequence[str], *, keys_from_rows: bool, has_lists: bool
 ) -> ChangeColumns:
     """Return the columns that the schema of a read names. `keys_from_rows`: the key is not decoded;
     `has_lists`: a value has several rows. Raises OptionError for a schema that no

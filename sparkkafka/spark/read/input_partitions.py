@@ -23,13 +23,7 @@ from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.cluster.metadata import nearest_text, nearest_topics
 from sparkkafka.client.values import Address, Offsets, TopicPartition
-from sparkkafka.config.source import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    TIERED_OFFSETS,
-    OffsetBound,
-    PartitionKey,
-)
+from sparkkafka.config import source
 from sparkkafka.errors import OptionError, some
 from sparkkafka.spark.read.data_loss import MAX_LISTED, Loss
 
@@ -137,7 +131,7 @@ def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> lis
 
 
 def check_assigned(
-    assigned: Iterable[PartitionKey], existing: Mapping[str, Collection[int]]
+    assigned: Iterable[source.PartitionKey], existing: Mapping[str, Collection[int]]
 ) -> list[TopicPartition]:
     """Return the assigned partitions. Raises OptionError, which names those that do not exist."""
     chosen = [TopicPartition(*key) for key in assigned]
@@ -162,7 +156,7 @@ def partitions_text(partitions: list[TopicPartition]) -> str:
 # --- offsets ---------------------------------------------------------------------------------
 
 
-def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
+def check_bounds(starting: source.OffsetBound, ending: source.OffsetBound) -> None:
     """Check that the start is not after the end, as far as the options say both, and that both name
     the same partitions. Raises OptionError."""
     start_option = starting.option or "startingOffsets"
@@ -195,7 +189,9 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
             )
 
 
-def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPartition]) -> None:
+def check_named(
+    option: str, bound: source.OffsetBound, partitions: Collection[TopicPartition]
+) -> None:
     """Check that offsets or times by partition name each partition that is read, and no other.
 
     Raises OptionError. (The JVM connector's condition says "start offset" for both ends.)
@@ -203,7 +199,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
     if bound.kind not in ("specific", "timestamps"):
         return
     named = set(bound.offsets)
-    read = set[PartitionKey](partitions)
+    read = set[source.PartitionKey](partitions)
     if named != read:
         hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
         condition = "KAFKA_START_OFFSET"
@@ -221,7 +217,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         )
 
 
-def times_of(bound: OffsetBound, partitions: Collection[TopicPartition]) -> Offsets:
+def times_of(bound: source.OffsetBound, partitions: Collection[TopicPartition]) -> Offsets:
     """Return the time in ms to look up for each partition; empty if the bound is not by time."""
     if bound.kind == "timestamp":
         return dict.fromkeys(partitions, bound.timestamp_ms)
@@ -231,14 +227,16 @@ def times_of(bound: OffsetBound, partitions: Collection[TopicPartition]) -> Offs
 
 
 def start_at_times(
-    bound: OffsetBound, offsets_at_times: Offsets, *, no_match_strategy: str
-) -> OffsetBound:
+    bound: source.OffsetBound, offsets_at_times: Offsets, *, no_match_strategy: str
+) -> source.OffsetBound:
     """Return a start by time as offsets. `offsets_at_times` has -1 for a partition in which no
     record has that time or a later one: with the strategy "latest" it is not read, "error" raises
     OptionError. So does an offset of tiered storage that a partition does not have."""
     missing = sorted(tp for tp, offset in offsets_at_times.items() if offset < 0)
-    if missing and bound.timestamp_ms in TIERED_OFFSETS.values():
-        name = next(name for name, row in TIERED_OFFSETS.items() if row == bound.timestamp_ms)
+    if missing and bound.timestamp_ms in source.TIERED_OFFSETS.values():
+        name = next(
+            name for name, row in source.TIERED_OFFSETS.items() if row == bound.timestamp_ms
+        )
         raise OptionError(
             f"{bound.option}={name}: there is no such offset in {partitions_text(missing)}: the "
             "topic has no tiered storage, or nothing of it is uploaded yet. Set "
@@ -255,23 +253,23 @@ def start_at_times(
     return bound_at_times(bound, offsets_at_times)
 
 
-def bound_at_times(bound: OffsetBound, offsets_at_times: Offsets) -> OffsetBound:
+def bound_at_times(bound: source.OffsetBound, offsets_at_times: Offsets) -> source.OffsetBound:
     """Return a bound by time as offsets. `offsets_at_times` has -1, which means the end of the log,
     for a partition in which no record has that time or a later one; `missed_times_ms` of the result
     has these times."""
-    offsets: dict[PartitionKey, int] = {tp: offsets_at_times[tp] for tp in offsets_at_times}
-    missed_times_ms: dict[PartitionKey, int] = {
+    offsets: dict[source.PartitionKey, int] = {tp: offsets_at_times[tp] for tp in offsets_at_times}
+    missed_times_ms: dict[source.PartitionKey, int] = {
         tp: ms for tp, ms in times_of(bound, offsets_at_times).items() if offsets_at_times[tp] < 0
     }
-    return OffsetBound(
+    return source.OffsetBound(
         "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_times_ms
     )
 
 
 def plan_ranges(
     partitions: Collection[TopicPartition],
-    starting: OffsetBound,
-    ending: OffsetBound,
+    starting: source.OffsetBound,
+    ending: source.OffsetBound,
     earliest: Offsets,
     latest: Offsets,
     *,
@@ -323,7 +321,7 @@ def plan_ranges(
 
 
 def _with_open_ends(
-    planned: KafkaInputPartition, starting: OffsetBound, ending: OffsetBound
+    planned: KafkaInputPartition, starting: source.OffsetBound, ending: source.OffsetBound
 ) -> KafkaInputPartition:
     """Return the range with those ends open for which the user gave no offset (see
     `KafkaInputPartition`).
@@ -333,10 +331,10 @@ def _with_open_ends(
     """
     tp = planned.tp
     start_time_ms, end_time_ms = starting.missed_times_ms.get(tp), ending.missed_times_ms.get(tp)
-    is_earliest = _bound_number(starting, tp) == EARLIEST_OFFSET
+    is_earliest = _bound_number(starting, tp) == source.EARLIEST_OFFSET
     # From latest to latest nothing is ever read.
-    open_end = _bound_number(ending, tp) == LATEST_OFFSET and (
-        _bound_number(starting, tp) != LATEST_OFFSET or start_time_ms is not None
+    open_end = _bound_number(ending, tp) == source.LATEST_OFFSET and (
+        _bound_number(starting, tp) != source.LATEST_OFFSET or start_time_ms is not None
     )
     return replace(
         planned,
@@ -349,7 +347,7 @@ def _with_open_ends(
 
 
 def _start_behind_end_loss(
-    tp: TopicPartition, start: int, ending: OffsetBound, available: str
+    tp: TopicPartition, start: int, ending: source.OffsetBound, available: str
 ) -> Loss:
     """Return the loss of a partition whose start is behind its end. `available`: its offsets.
 
@@ -363,21 +361,21 @@ def _start_behind_end_loss(
     return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
 
 
-def _bound_number(bound: OffsetBound, tp: TopicPartition) -> int:
+def _bound_number(bound: source.OffsetBound, tp: TopicPartition) -> int:
     """Return the bound's offset in a partition, or EARLIEST_OFFSET or LATEST_OFFSET, which are
     negative."""
     if bound.kind == "specific":
         return bound.offsets[tp]
-    return EARLIEST_OFFSET if bound.kind == "earliest" else LATEST_OFFSET
+    return source.EARLIEST_OFFSET if bound.kind == "earliest" else source.LATEST_OFFSET
 
 
-def offset_of(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
+def offset_of(bound: source.OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
     """Return the offset that the bound means in a log with these first and end offsets."""
     number = _bound_number(bound, tp)
-    return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(number, number)
+    return {source.EARLIEST_OFFSET: earliest, source.LATEST_OFFSET: latest}.get(number, number)
 
 
-def _sorted_partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+def _sorted_partitions(keys: Iterable[source.PartitionKey]) -> list[TopicPartition]:
     """Return the partitions of an option's keys, sorted."""
     return sorted(TopicPartition(*key) for key in keys)
 

@@ -17,14 +17,8 @@ from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.arrays import scalar
+from sparkkafka.schemas.envelopes import encode
 from sparkkafka.schemas.envelopes.debezium import CHANGE
-from sparkkafka.schemas.envelopes.encode import (
-    EncodedType,
-    encoded_type,
-    envelope_type,
-    envelopes,
-    wire_values,
-)
 from sparkkafka.schemas.json.format import text_encoder
 from sparkkafka.schemas.values import Schema, ValueRowError
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
@@ -43,8 +37,8 @@ class ChangeRecords:
     schema: StructType
     formats: FormatOptions | None
     envelope: pa.DataType
-    value: EncodedType
-    key: EncodedType | None
+    value: encode.EncodedType
+    key: encode.EncodedType | None
     with_schemas: bool
 
     @classmethod
@@ -68,15 +62,15 @@ class ChangeRecords:
             raise OptionError("the DataFrame has no column of the table beside change")
         change_type = to_arrow_type(change, CHANGE)
         check_change(change_type)
-        kind = envelope_type(row, change_type)
-        value = encoded_type(kind, f"{_name(options.topic)}.Envelope")
+        kind = encode.envelope_type(row, change_type)
+        value = encode.encoded_type(kind, f"{_name(options.topic)}.Envelope")
         index = change_type.get_field_index("key")
         key = None
         if index >= 0:
             key_type = change_type.field(index).type
             if not pa.types.is_struct(key_type):
                 raise OptionError("field change.key must be a struct with the key's columns")
-            key = encoded_type(key_type, f"{_name(options.topic)}.Key")
+            key = encode.encoded_type(key_type, f"{_name(options.topic)}.Key")
         written = StructType()
         for name, part in (("key", key), ("value", value)):
             if part is not None:
@@ -110,7 +104,7 @@ class ChangeRecords:
             [batch.column(name) for name in self.columns], fields=list(row_type)
         )
         change = batch.column(CHANGE)
-        values = envelopes(rows, change, self.envelope, int(time.time() * 1000))
+        values = encode.envelopes(rows, change, self.envelope, int(time.time() * 1000))
         arrays, names = [], []
         if self.key is not None:
             key = change.flatten()[change.type.get_field_index("key")]
@@ -119,9 +113,9 @@ class ChangeRecords:
         arrays.append(self._encoded(values, self.value))
         return pa.RecordBatch.from_arrays(arrays, names=[*names, "value"])
 
-    def _encoded(self, values: pa.Array, kind: EncodedType) -> pa.Array:
+    def _encoded(self, values: pa.Array, kind: encode.EncodedType) -> pa.Array:
         """Return the values as structs, if the format has a schema, else as bytes of JSON."""
-        values = wire_values(values, kind.wire)
+        values = encode.wire_values(values, kind.wire)
         if self.formats is not None:
             return values
         encoder = text_encoder(kind.wire, Schema(JSON, json.dumps(kind.json)))
@@ -144,7 +138,7 @@ def _name(topic: str) -> str:
 
 
 def _formats_of_avro(
-    formats: FormatOptions, value: EncodedType, key: EncodedType | None
+    formats: FormatOptions, value: encode.EncodedType, key: encode.EncodedType | None
 ) -> FormatOptions:
     """Return the formats of a write with the schemas of envelopes and keys."""
     with_value = replace(formats.value, schema=json.dumps(value.avro), envelope="")

@@ -18,20 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import datasource
+from pyspark.sql import datasource, types
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamWriter,
     WriterCommitMessage,
-)
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructType,
-    TimestampType,
 )
 
 from sparkkafka import errors
@@ -75,7 +66,7 @@ class _KafkaWriter(PickledToTasks):
 
     is_stream = False
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: types.StructType) -> None:
         super().__init__()
         self.changes: ChangeRecords | None = None  # only in a write with an envelope
         if options.formats is not None and options.formats.envelope:
@@ -196,7 +187,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
     Also raises SchemaError and RegistryError for columns with a schema.
     """
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: types.StructType) -> None:
         super().__init__(options, schema)
         self.plans = encode_plans(self.options, self.schema, self.columns)
 
@@ -212,7 +203,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
 
     is_stream = True
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: types.StructType) -> None:
         """Plan how columns with a schema are encoded. A status below 500 is a final answer of the
         registry, which a retry of the tasks cannot change."""
         super().__init__(options, schema)
@@ -227,7 +218,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
 
 
 def encode_plans(
-    options: WriteOptions, schema: StructType, columns: InputColumns
+    options: WriteOptions, schema: types.StructType, columns: InputColumns
 ) -> tuple[EncodePlan, ...]:
     """Return how each column with a schema is written; none without valueFormat and keyFormat.
 
@@ -241,7 +232,7 @@ def encode_plans(
 
 
 def input_columns(
-    schema: StructType, topic: str | None, formats: FormatOptions | None = None
+    schema: types.StructType, topic: str | None, formats: FormatOptions | None = None
 ) -> InputColumns:
     """Find and check the columns of a DataFrame, by the rules of Spark's KafkaWriter.
 
@@ -320,32 +311,33 @@ def _value_advice(names: Sequence[str], *, typed: bool) -> str:
     )
 
 
-def _is_text(spark_type: DataType) -> bool:
+def _is_text(spark_type: types.DataType) -> bool:
     """Return whether this is the type string."""
-    return isinstance(spark_type, StringType)
+    return isinstance(spark_type, types.StringType)
 
 
-def _is_text_or_bytes(spark_type: DataType) -> bool:
+def _is_text_or_bytes(spark_type: types.DataType) -> bool:
     """Return whether this is the type string or binary."""
-    return isinstance(spark_type, StringType | BinaryType)
+    return isinstance(spark_type, types.StringType | types.BinaryType)
 
 
-def _is_headers(spark_type: DataType) -> bool:
+def _is_headers(spark_type: types.DataType) -> bool:
     """Return whether this is the type of the column headers."""
-    if not isinstance(spark_type, ArrayType) or not isinstance(spark_type.elementType, StructType):
+    if not isinstance(spark_type, types.ArrayType) or not isinstance(
+        spark_type.elementType, types.StructType
+    ):
         return False
     fields = spark_type.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
         and _is_text(fields[0].dataType)
-        and isinstance(fields[1].dataType, BinaryType)
+        and isinstance(fields[1].dataType, types.BinaryType)
     )
 
 
 # By column: whether a type can be written, and for the error the expected types and what to do.
-_HEADERS_ADVICE = ": array(struct('source' AS key, CAST(text AS binary) AS value)), for instance"
 
-_WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
+_WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[types.DataType], bool], str, str]] = {
     "value": (
         _is_text_or_bytes,
         "string or binary",
@@ -353,8 +345,12 @@ _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
         "write it with a schema",
     ),
     "key": (_is_text_or_bytes, "string or binary", ": cast it"),
-    "headers": (_is_headers, "array<struct<key:string,value:binary>>", _HEADERS_ADVICE),
+    "headers": (
+        _is_headers,
+        "array<struct<key:string,value:binary>>",
+        ": array(struct('source' AS key, CAST(text AS binary) AS value)), for instance",
+    ),
     "topic": (_is_text, "string", ": cast it"),
-    "partition": (lambda spark_type: isinstance(spark_type, IntegerType), "int", ": cast it"),
-    "timestamp": (lambda spark_type: isinstance(spark_type, TimestampType), "timestamp", ""),
+    "partition": (lambda spark_type: isinstance(spark_type, types.IntegerType), "int", ": cast it"),
+    "timestamp": (lambda spark_type: isinstance(spark_type, types.TimestampType), "timestamp", ""),
 }
