@@ -44,7 +44,6 @@ from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import registry_from, registry_settings
 from sparkkafka.config.security.settings import TlsSettings
-from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.protocol import messages
 from sparkkafka.protocol.messages import REQUESTS
 from sparkkafka.schemas.registry.rest_service import server_of
@@ -62,7 +61,7 @@ class _Probe(request_driver.ApiHandler[str, None]):
 
     coordinator_type: ClassVar[int]
     purpose: ClassVar[str]
-    expected_codes: ClassVar[tuple[ErrorCode, ...]]
+    expected_codes: ClassVar[tuple[errors.ErrorCode, ...]]
 
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
@@ -70,7 +69,7 @@ class _Probe(request_driver.ApiHandler[str, None]):
     def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         return [(items[0], request_driver.Outcome(response.error_code))]
 
-    def refusal(self, admin: BoundedAdmin, name: str) -> KafkaError | None:
+    def refusal(self, admin: BoundedAdmin, name: str) -> errors.KafkaError | None:
         """Send the request about `name`. Return the broker's refusal, whose text has the ACL to
         grant (`acl`); None if the user may use it: an error of `expected_codes` comes only after
         the check of ACLs."""
@@ -90,13 +89,13 @@ class _ReadGroup(_Probe):
     coordinator_type = request_driver.FOR_GROUP
     purpose = "sending a heartbeat"
     expected_codes = (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.GROUP_ID_NOT_FOUND,
+        errors.ErrorCode.UNKNOWN_MEMBER_ID,
+        errors.ErrorCode.ILLEGAL_GENERATION,
+        errors.ErrorCode.REBALANCE_IN_PROGRESS,
+        errors.ErrorCode.GROUP_ID_NOT_FOUND,
         # A group with the consumer protocol (KIP-848) takes no heartbeats of this kind.
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.UNSUPPORTED_VERSION,
+        errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        errors.ErrorCode.UNSUPPORTED_VERSION,
     )
 
     def build(self, items: Sequence[str], version: int) -> messages.HeartbeatRequest:
@@ -115,10 +114,10 @@ class _WriteTransactions(_Probe):
     coordinator_type = request_driver.FOR_TRANSACTION
     purpose = "ending a transaction"
     expected_codes = (
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_TXN_STATE,
+        errors.ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        errors.ErrorCode.INVALID_PRODUCER_EPOCH,
+        errors.ErrorCode.PRODUCER_FENCED,
+        errors.ErrorCode.INVALID_TXN_STATE,
     )
 
     def build(self, items: Sequence[str], version: int) -> messages.EndTxnRequest:
@@ -159,9 +158,11 @@ class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
                     if voter.replica_id == row.leader_id
                 )
                 time_ms = next(times_ms, -1)
-                code = row.error_code or (0 if time_ms >= 0 else ErrorCode.LEADER_NOT_AVAILABLE)
+                code = row.error_code or (
+                    0 if time_ms >= 0 else errors.ErrorCode.LEADER_NOT_AVAILABLE
+                )
                 return [(items[0], request_driver.Outcome(code, (row.leader_id, time_ms)))]
-        return [(items[0], request_driver.Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]
+        return [(items[0], request_driver.Outcome(errors.ErrorCode.LEADER_NOT_AVAILABLE))]
 
 
 def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
@@ -343,22 +344,20 @@ def cluster_findings(
         for topic in topics:
             yield from topic_findings(admin, topic, job)
         if group is not None:
-            refusal = _ReadGroup().refusal(admin, group)
-            yield _acl_finding(f"group {group}", "READ", refusal)
+            yield _acl_finding(admin, _ReadGroup(), group, f"group {group}")
         if prefix is not None:
             name = f"{prefix}{DECISIONS}"
-            refusal = _ReadGroup().refusal(admin, name)
-            yield _acl_finding(f"group {name}", "READ", refusal)
-            refusal = _WriteTransactions().refusal(admin, name)
-            yield _acl_finding(f"transactional ids {prefix}…", "WRITE", refusal)
+            yield _acl_finding(admin, _ReadGroup(), name, f"group {name}")
+            probe = _WriteTransactions()
+            yield _acl_finding(admin, probe, name, f"transactional ids {prefix}…")
             yield from internal_findings(admin, count)
 
 
-def _acl_finding(about: str, operation: str, refusal: errors.KafkaError | None) -> Finding:
-    """Return the finding about an operation: `refusal` is the error of a probe, None if the
-    operation is allowed."""
+def _acl_finding(admin: BoundedAdmin, probe: _Probe, name: str, about: str) -> Finding:
+    """Return whether the probe's operation on the group or transactional id `name` is allowed."""
+    refusal = probe.refusal(admin, name)
     if refusal is None:
-        return ok(f"{about} ACLs", f"{operation} allowed")
+        return ok(f"{about} ACLs", f"{probe.acl.partition(' ')[0]} allowed")
     return problem(f"{about} ACLs", refusal)
 
 

@@ -8,12 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sparkkafka.cli import commands
+from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
-from sparkkafka.cli.commands import timestamp_ms_of
 from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, ShareGroupDescription
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -56,9 +54,11 @@ def list_groups(
         if row.protocol_type in ("", "consumer", "share")  # "": it only has offsets
     ]
     if as_json:
-        print_json(rows)
+        tables.print_json(rows)
     else:
-        print_table(("group", "state", "type"), rows, empty=None if listing.errors else "no groups")
+        tables.print_table(
+            ("group", "state", "type"), rows, empty=None if listing.errors else "no groups"
+        )
     commands.fail_each(listing.errors.values())
 
 
@@ -79,13 +79,7 @@ def describe(context: typer.Context, groups: Groups, as_json: commands.AsJson = 
                 lags = list_lags(admin, committed_of_group(admin, row.group_id))
                 errors += [lag.error for lag in lags if lag.error is not None]
                 documents.append(_consumer_group_document(row, lags))
-    if as_json:
-        print_json(documents)
-    else:
-        for number, document in enumerate(documents):
-            if number:
-                print_line("")
-            _print_group(document)
+    tables.print_documents(documents, _print_group, as_json)
     commands.fail_each([*failures.values(), *errors])
 
 
@@ -182,11 +176,11 @@ def _print_group(document: Mapping[str, Any]) -> None:
         f"assignor {document['assignor']}" if document["assignor"] else None,
         f"coordinator {document['coordinator']}" if document["coordinator"] is not None else None,
     ]
-    print_line(", ".join(part for part in parts if part))
+    tables.print_line(", ".join(part for part in parts if part))
     rows = document["partitions"]
     columns = ("topic", "partition", "committed", "latest", "lag", "gone", "client_id", "host")
-    print_table(columns, rows)
-    print_line(f"{text_of(sum(row['lag'] or 0 for row in rows))} behind in all")
+    tables.print_table(columns, rows)
+    tables.print_line(f"{tables.text_of(sum(row['lag'] or 0 for row in rows))} behind in all")
 
 
 # --- reset ------------------------------------------------------------------------------------
@@ -233,7 +227,7 @@ def reset(
         raise OptionError("give --topic TOPIC or --all-topics, and not both")
     if to_offset is not None and to_offset < 0:
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
-    timestamp_ms = None if to_time is None else timestamp_ms_of(to_time, "--to-time")
+    timestamp_ms = None if to_time is None else commands.timestamp_ms_of(to_time, "--to-time")
     with commands.session_of(context).admin() as admin:
         described, failures = _describe_groups(admin, [group])
         _check_no_members(described.get(group), failures.get(group))
@@ -260,14 +254,14 @@ def reset(
         plan = {tp: min(max(targets[tp], first[tp]), end[tp]) for tp in partitions}
         for tp, offset in plan.items():
             if offset != targets[tp]:
-                print_error(
+                tables.print_error(
                     f"{tp}: offset {targets[tp]} is not there, {offset} is the nearest of "
                     f"{first[tp]} to {end[tp]}"
                 )
         if group in failures:
             hint = admin.nearest_group_text(group)
             creates = "it is created now" if execute else "--execute creates it"
-            print_error(f"group {group} does not exist yet ({hint}): {creates}")
+            tables.print_error(f"group {group} does not exist yet ({hint}): {creates}")
         if execute and is_share_group:
             admin.alter_share_group_offsets(group, plan).all()
         elif execute:
@@ -348,12 +342,12 @@ def _print_plan(
         for tp, offset in plan.items()
     ]
     if as_json:
-        print_json({"group": group, "executed": executed, "partitions": rows})
+        tables.print_json({"group": group, "executed": executed, "partitions": rows})
         return
-    print_table(("topic", "partition", "from", "to", "change"), rows)
+    tables.print_table(("topic", "partition", "from", "to", "change"), rows)
     done = "was reset" if len(rows) == 1 else "were reset"
     outcome = done if executed else "would be reset; give --execute to do it"
-    print_line(f"group {group}: {counted(len(rows), 'partition')} {outcome}")
+    tables.print_line(f"group {group}: {counted(len(rows), 'partition')} {outcome}")
 
 
 # --- delete -----------------------------------------------------------------------------------
@@ -371,5 +365,5 @@ def delete(context: typer.Context, groups: Groups, yes: commands.Yes = False) ->
         )
         results = admin.delete_consumer_groups(names)
     for name in results.values_by_item:
-        print_line(f"group {name} was deleted")
+        tables.print_line(f"group {name} was deleted")
     commands.fail_each(results.errors.values())

@@ -149,6 +149,19 @@ def print_json(value: Any) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def print_documents(
+    documents: Sequence[Any], print_document: Callable[[Any], None], as_json: bool
+) -> None:
+    """Print documents as one JSON document, or each for people, with an empty line between them."""
+    if as_json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print_line("")
+        print_document(document)
+
+
 def print_line(text: str) -> None:
     """Print a line of text, control characters as escapes."""
     sys.stdout.write(f"{printable(text)}\n")

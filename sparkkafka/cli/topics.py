@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sparkkafka.cli import commands
+from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import config_values, leader_sizes, partial_values
 from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.profile import parse_pairs
-from sparkkafka.cli.tables import bytes_text, print_configs, print_json, print_line, print_table
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -67,10 +66,10 @@ def list_topics(
         for name, topic in described.values_by_item.items()
     ]
     if as_json:
-        print_json(rows)
+        tables.print_json(rows)
     else:
         columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
-        print_table(columns, rows, empty=None if described.errors else "no topics")
+        tables.print_table(columns, rows, empty=None if described.errors else "no topics")
     commands.fail_each(described.errors.values())
 
 
@@ -124,13 +123,7 @@ def describe(context: typer.Context, topics: Names, as_json: commands.AsJson = F
         }
         for (name, topic), resource in zip(by_name.items(), resources, strict=True)
     ]
-    if as_json:
-        print_json(documents)
-    else:
-        for number, document in enumerate(documents):
-            if number:
-                print_line("")
-            _print_topic(document)
+    tables.print_documents(documents, _print_topic, as_json)
     commands.fail_each(errors.values())
 
 
@@ -141,13 +134,13 @@ def _print_topic(document: Mapping[str, Any]) -> None:
     parts = [
         f"topic {document['topic']}",
         counted(len(rows), "partition"),
-        bytes_text(sum(sizes)) if sizes else None,
+        tables.bytes_text(sum(sizes)) if sizes else None,
         f"id {document['topic_id']}" if document["topic_id"] else None,
         "internal" if document["internal"] else None,
     ]
-    print_line(", ".join(part for part in parts if part))
-    print_configs(document["configs"] or {})
-    print_table(
+    tables.print_line(", ".join(part for part in parts if part))
+    tables.print_configs(document["configs"] or {})
+    tables.print_table(
         ("partition", "leader", "replicas", "isr", "offline", "earliest", "latest", "size_bytes"),
         rows,
     )
@@ -196,12 +189,12 @@ def create(
         error = results.errors.get(topic)
         if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             if if_not_exists:
-                print_line(f"topic {topic} already exists")
+                tables.print_line(f"topic {topic} already exists")
                 return
             text = f"{error.broker_message or 'the topic exists'} (--if-not-exists accepts that)"
             raise BrokerError(error.code, error.where, text)
         results.all()
-    print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
+    tables.print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
 
 
 @app.command()
@@ -238,7 +231,7 @@ def alter(
         admin.describe_topic(topic)
         admin.incremental_alter_configs({resource: changes}, validate_only=dry_run).all()
     outcome = "could be changed" if dry_run else "changed"
-    print_line(f"topic {topic}: {counted(len(changes), 'setting')} {outcome}")
+    tables.print_line(f"topic {topic}: {counted(len(changes), 'setting')} {outcome}")
 
 
 def _changes(
@@ -270,7 +263,7 @@ def add_partitions(
             if total > current:
                 commands.confirm(question, yes, admin)
         admin.create_partitions({topic: total}, validate_only=dry_run).all()
-    print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
+    tables.print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
 
 
 @app.command()
@@ -289,7 +282,7 @@ def delete(
             errors = {name: error for name, error in errors.items() if name not in missing}
         commands.fail_each(errors.values())  # before any is deleted
         for name in missing:
-            print_line(f"topic {name} does not exist")
+            tables.print_line(f"topic {name} does not exist")
         names = list(described.values_by_item)
         if not names:
             return
@@ -298,5 +291,5 @@ def delete(
         )
         results = admin.delete_topics(names)
     for name in results.values_by_item:
-        print_line(f"topic {name} was deleted")
+        tables.print_line(f"topic {name} was deleted")
     commands.fail_each(results.errors.values())

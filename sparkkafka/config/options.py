@@ -399,8 +399,7 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
     defaults = ClientOptions(bootstrap_servers=())
     if "default_api_timeout_ms" in fields:
         fields["first_contact_ms"] = fields["default_api_timeout_ms"]
-    # As in Java's AdminClient: a longer request.timeout.ms raises this default.
-    if "default_api_timeout_ms" not in fields:
+    else:  # as in Java's AdminClient: a longer request.timeout.ms raises this default
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
         fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
     if "connections_max_idle_ms" in fields:

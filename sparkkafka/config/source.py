@@ -269,10 +269,10 @@ def _parse_numbers(
     return numbers
 
 
-def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
+def parse_assign(text: str) -> tuple[PartitionKey, ...]:
     """Parse assigned partitions, and sort them. Raises OptionError unless it is an object of lists
     of partition numbers, with each partition once."""
-    error = partial(_json_error, option, '{"topicA":[0,1],"topicB":[0,1]}', text)
+    error = partial(_json_error, "assign", '{"topicA":[0,1],"topicB":[0,1]}', text)
     assigned: set[PartitionKey] = set()
     for topic, partitions in _parse_topics(text, error):
         # _Pairs is a list too, but an object is not allowed here.

@@ -77,7 +77,11 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if _has_login(options, name_by_lower):
         return options
     try:
-        tokens = json.loads(Path(path).read_text("utf-8"), object_hook=_hide_secret)
+        # Hidden while it is parsed: a traceback with locals would show the secret.
+        tokens = json.loads(
+            Path(path).read_text("utf-8"),
+            object_hook=lambda token: {**token, "hmac": Secret(token.get("hmac", ""))},
+        )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is damaged"
         raise OptionError(
@@ -118,12 +122,6 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
             f'password="{token["hmac"].reveal()}";'
         ),
     }
-
-
-def _hide_secret(token: dict[str, Any]) -> dict[str, Any]:
-    """Return one entry of the tokens' file with its secret hidden: a traceback with locals would
-    show it."""
-    return {**token, "hmac": Secret(token.get("hmac", ""))}
 
 
 def _has_login(options: Mapping[str, Any], name_by_lower: Mapping[str, str]) -> bool:

@@ -741,13 +741,7 @@ class TaskAttempt(NamedTuple):
         """Return the attempt of a batch job that runs in this process."""
         context = _context()
         names = WriterNames.of_job(prefix, writer_id)
-        return cls(
-            names,
-            query_id="",
-            batch_id=NO_BATCH,
-            task=context.partitionId(),
-            attempt=context.attemptNumber(),
-        )
+        return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
 
     @property
     def numbers_by_id(self) -> dict[str, int]:

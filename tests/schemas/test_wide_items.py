@@ -13,6 +13,7 @@ import pytest
 
 from sparkkafka import functions
 from sparkkafka.cli.typed_records import Decoding, parse_formats
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BadRecordError, SchemaError
@@ -180,7 +181,7 @@ def shaper(options: dict[str, str], *columns: ReadColumn) -> BatchShaper:
     parsed = parse_read_options({**read, **options})
     decoder = TaskDecoder(parsed, parsed.formats, columns)  # type: ignore[arg-type]
     decoder._registry = OneWriter()  # type: ignore[assignment]
-    return BatchShaper("t", 0, columns, decoder=decoder)
+    return BatchShaper(TopicPartition("t", 0), columns, decoder=decoder)
 
 
 def of_writers_that_lack_a_field() -> BatchShaper:

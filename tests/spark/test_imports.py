@@ -120,7 +120,7 @@ for tp, high in zip(partitioned.tps, partitioned.run_ends):
     for encoded in encode_batches(sliced(partitioned.columns, low, high), max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))
     low = high
-    shaper = read_task.BatchShaper(tp.topic, tp.partition, columns_of_a_read)
+    shaper = read_task.BatchShaper(tp, columns_of_a_read)
     decoded = decode_batches(split_batches(data), Selection(0, 10))
     for shaped in shaper.batches(decoded):
         rows += shaped.num_rows
@@ -162,7 +162,7 @@ columns = (
 payloads = binary_array([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
 records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)
 with TaskDecoder(options, options.formats, columns) as decoder:
-    shaper = BatchShaper("t", 0, columns, decoder=decoder)
+    shaper = BatchShaper(TopicPartition("t", 0), columns, decoder=decoder)
     (batch,) = shaper.batches(records)
 assert batch.column(0)[0].as_py() == {"a": 2, "b": "x"}, batch
 assert batch.column(1).null_count == 2

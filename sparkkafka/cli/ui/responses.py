@@ -11,16 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sparkkafka.cli import snapshots
 from sparkkafka.cli.checkpoint import batch_documents
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.snapshots import (
-    GROUP_ORDERS,
-    TOPIC_ORDERS,
-    Collector,
-    GroupRow,
-    Snapshot,
-    sum_of,
-)
 from sparkkafka.cli.ui.server import NotFoundError, Query
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import list_lags, settings_without_group
@@ -38,8 +31,7 @@ PREVIEW_BYTES: Final = 256
 
 
 class DeadLetterReader:
-    """Reads the last records of topics, without a group. Use it under `with`; one thread at a
-    time."""
+    """Reads the last records of topics, without a group; one thread at a time."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         fixed = {
@@ -50,10 +42,8 @@ class DeadLetterReader:
         self._settings = settings_without_group(settings, fixed)
         self._consumer: Consumer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         if self._consumer is not None:
             self._consumer.close(0)
 
@@ -169,9 +159,9 @@ class Watcher:
     first snapshot and raises KafkaError if that fails. If a later one fails, `snapshot` stays and
     `failure` has the error."""
 
-    snapshot: Snapshot
+    snapshot: snapshots.Snapshot
 
-    def __init__(self, collector: Collector, every_s: float) -> None:
+    def __init__(self, collector: snapshots.Collector, every_s: float) -> None:
         self._collector = collector
         self.every_s = every_s
         self.failure = ""
@@ -242,7 +232,7 @@ class Responses:
         if self._checkpoints_cache.close():
             self._admin.close()
         if self._letters_cache.close():
-            self._reader.__exit__()
+            self._reader.close()
 
     # --- cluster
 
@@ -264,8 +254,8 @@ class Responses:
         """Return the totals and the brokers, and the CURVES topics and groups with the largest
         rates and lags."""
         watcher, snapshot = self._watcher, self._watcher.snapshot
-        fastest = sorted(snapshot.topics, key=TOPIC_ORDERS["rate"])
-        behind = sorted(snapshot.groups, key=GROUP_ORDERS["lag"])
+        fastest = sorted(snapshot.topics, key=snapshots.TOPIC_ORDERS["rate"])
+        behind = sorted(snapshot.groups, key=snapshots.GROUP_ORDERS["lag"])
         topics = [row.topic for row in fastest[:CURVES]]
         groups = [row.group for row in behind[:CURVES]]
         return {
@@ -278,7 +268,9 @@ class Responses:
         }
 
     def _topic_rows(self, query: Query) -> dict[str, Any]:
-        return _choose_rows(self._watcher.snapshot.topics, query, "topic", TOPIC_ORDERS, vars)
+        return _choose_rows(
+            self._watcher.snapshot.topics, query, "topic", snapshots.TOPIC_ORDERS, vars
+        )
 
     def _topic(self, query: Query) -> dict[str, Any]:
         """The document of one topic (`name` of the query): its partitions, its readers, its
@@ -313,7 +305,7 @@ class Responses:
 
     def _group_rows(self, query: Query) -> dict[str, Any]:
         rows = self._watcher.snapshot.groups
-        return _choose_rows(rows, query, "group", GROUP_ORDERS, _without_topics)
+        return _choose_rows(rows, query, "group", snapshots.GROUP_ORDERS, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
         """The document of one group (`name` of the query): its partitions, those with most lag
@@ -353,7 +345,7 @@ class Responses:
                     "batch": row["batch"],
                     "finished": row["finished"],
                     "planned_ms": row["planned_ms"],
-                    "records": sum_of(
+                    "records": snapshots.sum_of(
                         partition["records"]
                         for source in row["sources"]
                         for partition in source["partitions"]
@@ -371,7 +363,7 @@ class Responses:
             document["query_id"] = checkpoint.query_id
             lags = list_lags(self._admin, next_offsets(checkpoint, self._admin))
             lags.sort(key=lambda row: -(row.lag or 0))
-            document["lag"] = sum_of(row.lag for row in lags)
+            document["lag"] = snapshots.sum_of(row.lag for row in lags)
             document["partitions"] = {
                 "total": len(lags),
                 "rows": [
@@ -417,7 +409,7 @@ class Responses:
         return {"topics": documents}
 
 
-def _without_topics(row: GroupRow) -> dict[str, Any]:
+def _without_topics(row: snapshots.GroupRow) -> dict[str, Any]:
     """Return a group for a list: with the topic of its largest lag, and the number of topics."""
     document = {**vars(row), "topics": len(row.lag_by_topic)}
     by_topic = document.pop("lag_by_topic")

@@ -21,7 +21,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from socketserver import TCPServer
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from sparkkafka.errors import KafkaError, OptionError
@@ -78,12 +78,6 @@ class PageServer(ThreadingHTTPServer):
                 f"cannot listen at {host} port {port}: {error.strerror or error}{hint}"
             ) from error
         self.port: int = self.server_address[1]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.server_close()
 
     def server_bind(self) -> None:
         # HTTPServer also looks up the host's name, which may take a minute.

@@ -455,19 +455,9 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
     """
     hostname_check = "oauth.ssl.endpoint.identification.algorithm"
     used = (
-        _TOKEN,
-        _TOKEN_FILE,
-        _URL,
-        _ID,
-        _SECRET,
-        "oauth.scope",
-        "oauth.audience",
-        f"{_TRUSTSTORE}location",
-        f"{_TRUSTSTORE}certificates",
-        f"{_TRUSTSTORE}password",
-        hostname_check,
-        "oauth.connect.timeout.seconds",
-        "oauth.read.timeout.seconds",
+        *(_TOKEN, _TOKEN_FILE, _URL, _ID, _SECRET, "oauth.scope", "oauth.audience"),
+        *(f"{_TRUSTSTORE}{name}" for name in ("location", "certificates", "password")),
+        *(hostname_check, "oauth.connect.timeout.seconds", "oauth.read.timeout.seconds"),
     )
     # They enable what is done anyway, or do not affect what a broker receives.
     unneeded = (

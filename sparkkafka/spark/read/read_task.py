@@ -170,11 +170,7 @@ def _arrow_batches(
     """Yield the records of the reader as Arrow batches, and count them in the report."""
     shapers = {
         planned.tp: BatchShaper(
-            planned.topic,
-            planned.partition,
-            columns,
-            null_for_bad_text=options.invalid_utf8 == "null",
-            decoder=decoder,
+            planned.tp, columns, null_for_bad_text=options.invalid_utf8 == "null", decoder=decoder
         )
         for planned in ranges
     }
@@ -259,8 +255,7 @@ class BatchShaper:
 
     def __init__(
         self,
-        topic: str,
-        partition: int,
+        tp: TopicPartition,
         columns: tuple[ReadColumn, ...],
         *,
         null_for_bad_text: bool = False,
@@ -268,9 +263,9 @@ class BatchShaper:
     ) -> None:
         self._decoder = decoder
         self._schema = arrow_schema(columns)
-        self._partition_name = f"topic {topic} partition {partition}"
+        self._partition_name = f"topic {tp.topic} partition {tp.partition}"
         self._null_for_bad_text = null_for_bad_text
-        self._tp = tp = TopicPartition(topic, partition)
+        self._tp = tp
         makers: dict[str, Callable[[DecodedRecords], pa.Array]] = {
             "key": lambda records: or_nulls(records.keys, len(records), pa.binary()),
             "value": lambda records: or_nulls(records.values, len(records), pa.binary()),

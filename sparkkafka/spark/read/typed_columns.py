@@ -20,33 +20,20 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from sparkkafka import errors
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config import kinds
 from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
-from sparkkafka.errors import (
-    KafkaError,
-    OptionError,
-    RegistryError,
-    SchemaError,
-    UnknownTopicError,
-    some,
-)
 from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.debezium import CHANGE
-from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.envelopes.other_envelopes import FORMS
 from sparkkafka.schemas.envelopes.semantic_types import Placeholder
 from sparkkafka.schemas.framings import WriterId, unframe_column
-from sparkkafka.schemas.registry.client import (
-    SUBJECT_NOT_FOUND,
-    RegistryClient,
-    connect,
-    open_registry,
-)
+from sparkkafka.schemas.registry import client
 from sparkkafka.schemas.schema_choice import ChosenSchema, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow_type, to_arrow_type
@@ -91,11 +78,11 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     if formats is None:
         return kafka_schema
     if formats.unwraps and options.include_headers:
-        raise OptionError(
+        raise errors.OptionError(
             "option includeHeaders has no effect with envelope.columns=row: remove it, or set "
             "envelope.columns=envelope"
         )
-    with open_registry(formats.registry) as registry:
+    with client.open_registry(formats.registry) as registry:
         read = _TypedRead(options, formats, registry)
         if formats.unwraps:
             value = read.typed_field(formats.value)
@@ -144,7 +131,7 @@ class _TypedRead:
 
     options: ReadOptions
     formats: FormatOptions
-    registry: RegistryClient | None
+    registry: client.RegistryClient | None
 
     @cached_property
     def table_topics(self) -> list[str] | None:
@@ -177,10 +164,10 @@ class _TypedRead:
             return None
         try:
             return self.typed_field(column)
-        except RegistryError as error:
-            if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
+        except errors.RegistryError as error:
+            if not column.is_optional or error.code != client.SUBJECT_NOT_FOUND:
                 raise
-        except OptionError:
+        except errors.OptionError:
             if not column.is_optional:
                 raise
         log.info(
@@ -197,7 +184,7 @@ class _TypedRead:
         if column.infer:
             return StructField(name, from_arrow_type(_infer_type(self.options, column)))
         if column.schema is None and self.registry is None:
-            raise OptionError(
+            raise errors.OptionError(
                 f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
                 f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or "
                 "schema.registry.url"
@@ -266,11 +253,11 @@ class _TypedRead:
         for topic in topics:
             try:
                 chosen = reader_schema(column, topic, self.registry, pinned_ids.get(topic))
-            except RegistryError as error:
-                if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
+            except errors.RegistryError as error:
+                if error.code != client.SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
                     raise
                 text = f"topic {topic}: {error}{_unknown_topic_hint(self.options, topic)}"
-                raise RegistryError(text, status=error.status, code=error.code) from error
+                raise errors.RegistryError(text, status=error.status, code=error.code) from error
             schemas[topic] = replace(chosen, schema=known.setdefault(chosen.schema, chosen.schema))
         return schemas
 
@@ -293,7 +280,7 @@ def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
             "looking up the topics of the read", offset_reader.topics_of_pattern
         )
     if not topics:
-        raise OptionError(
+        raise errors.OptionError(
             f"subscribePattern {subscription.pattern!r} matches no topic, so the subject of "
             f"column {column.column} is not known: set {column.column}Subject or "
             f"{column.column}Schema"
@@ -309,9 +296,9 @@ def _unknown_topic_hint(options: ReadOptions, topic: str) -> str:
         with Cluster(options.client) as cluster:
             deadline = Deadline(min(options.client.default_api_timeout_ms, 5_000))
             cluster.topics([topic], deadline, grace_ms=0)
-    except UnknownTopicError:
+    except errors.UnknownTopicError:
         return f". The topic {topic} does not exist in Kafka, either: is its name right?"
-    except KafkaError:  # the caller raises the registry's error
+    except errors.KafkaError:  # the caller raises the registry's error
         pass
     return ""
 
@@ -325,7 +312,7 @@ def _common_type(
     for topic, other in types.items():
         if not as_nullable(other).equals(as_nullable(arrow_type)):
             name = column.column
-            raise OptionError(
+            raise errors.OptionError(
                 f"one column {name} cannot have the schemas of several topics: "
                 f"{subject_of(column, first)} gives {from_arrow_type(arrow_type).simpleString()}, "
                 f"{subject_of(column, topic)} gives {from_arrow_type(other).simpleString()}. Read "
@@ -345,17 +332,21 @@ def _type_of(column: ColumnFormat, chosen: ChosenSchema, depth: int | None) -> p
         arrow_type: pa.DataType = module.arrow_type(
             chosen.schema, message=chosen.message, depth=depth
         )
-    except SchemaError as error:
+    except errors.SchemaError as error:
         source = f"subject {chosen.subject}" if chosen.subject else f"{column.column}Schema"
-        raise SchemaError(f"{source} cannot be a column: {error}") from error
+        raise errors.SchemaError(f"{source} cannot be a column: {error}") from error
     return arrow_type
 
 
-def _envelope(column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()) -> Envelope | None:
+def _envelope(
+    column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()
+) -> envelopes.Envelope | None:
     """Return how a column of changes is read; None for another column."""
     if not column.envelope:
         return None
-    return Envelope(column.envelope, column.unwraps, names, Placeholder(column.placeholder))
+    return envelopes.Envelope(
+        column.envelope, column.unwraps, names, Placeholder(column.placeholder)
+    )
 
 
 # --- the type of inferred JSON -------------------------------------------------------------------
@@ -381,7 +372,7 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
     if not samples:
         option = f"option envelope={column.envelope}" if column.envelope else f"{name}Schema=infer"
         columns = "(…) with the columns" if column.unwraps else f"('{name} struct<…>')"
-        raise OptionError(
+        raise errors.OptionError(
             f"{option}: no record has a {name}, so its type is not known. Call .schema{columns}, "
             f"or set {name}Schema to a JSON Schema"
         )
@@ -392,12 +383,12 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
             keys = _read_sample(sample_options, replace(column, column="key"))
         sampled = envelopes.sample_type(module, envelope, samples, keys, infers=column.infer)
         if sampled is None and column.envelope in FORMS:
-            raise OptionError(
+            raise errors.OptionError(
                 f"the records of envelope={column.envelope} do not say the types of the columns: "
                 f"call .schema(…) with the columns, or set {name}Schema to infer"
             )
         if sampled is None:
-            raise OptionError(
+            raise errors.OptionError(
                 f"the records of {name}Format={column.format} have no schema beside their payload, "
                 f"so the types of the columns are not known: set schemas.enable=true in the "
                 f"connector's {name} converter, or call .schema(…) with the columns, or set "
@@ -516,7 +507,7 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         plans = read.plans_by_topic(typed[name], arrow_type, pins)
         return replace(column, arrow_type=arrow_type, plans=plans)
 
-    with open_registry(formats.registry) as registry:
+    with client.open_registry(formats.registry) as registry:
         read = _TypedRead(options, formats, registry)
         return tuple(with_plans(column, read) for column in columns)
 
@@ -527,7 +518,7 @@ def _change_columns(
     """Return the columns of changes (envelope.columns=row) that a schema names. Raises OptionError,
     SchemaError, RegistryError."""
     if options.filter_pushdown:
-        raise OptionError(
+        raise errors.OptionError(
             "option filterPushdown has no effect with envelope.columns=row, whose columns are not "
             "those of Kafka: remove it, or set envelope.columns=envelope"
         )
@@ -543,14 +534,14 @@ def _change_columns(
     )
     pins = schema[CHANGE].metadata.get(PINS_KEY, {}) if CHANGE in schema.names else {}
     hidden = []
-    with open_registry(formats.registry) as registry:
+    with client.open_registry(formats.registry) as registry:
         read = _TypedRead(options, formats, registry)
         for column, arrow_type in ((formats.value, split.value), (formats.key, split.key)):
             if arrow_type is None:
                 continue
             name = column.column
             if not column.has_schema:
-                raise OptionError(
+                raise errors.OptionError(
                     "the schema has change.key, whose format is not known: set keyFormat to "
                     f"{ANY_WITH_SCHEMA}"
                 )
@@ -567,7 +558,7 @@ def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
     if subscription.strategy == "subscribePattern":
         reads = bool(topic) and bool(compile_pattern(subscription.pattern).search(topic))
     if reads:
-        raise OptionError(
+        raise errors.OptionError(
             f"deadLetter.topic={topic} is one of the topics that are read, so its records would be "
             "read, and be bad, again: choose another name, or read others"
         )
@@ -580,11 +571,13 @@ def _check_on_bad_record(
     (`typed`) is among those that are read (`names`)."""
     option = f"option onBadRecord={on_bad_record} has no effect"
     if not typed:
-        raise OptionError(f"{option} on text: invalidUtf8=null gives null for what is not UTF-8")
+        raise errors.OptionError(
+            f"{option} on text: invalidUtf8=null gives null for what is not UTF-8"
+        )
     if not set(typed) & set(names):
-        raise OptionError(
-            f"{option}: the schema has no column {some(typed, separator=' or ')}, so no record is "
-            "decoded. Name the column in the schema, or remove onBadRecord"
+        raise errors.OptionError(
+            f"{option}: the schema has no column {errors.some(typed, separator=' or ')}, so no "
+            "record is decoded. Name the column in the schema, or remove onBadRecord"
         )
 
 
@@ -595,22 +588,22 @@ def _check_added_columns(schema: StructType, added: Mapping[str, DataType]) -> N
         if name not in schema.names:
             option = "onBadRecord=column" if name == "bad_record" else "rescuedColumn=true"
             ddl = spark_type.simpleString().replace(":", ": ").replace(",", ", ")
-            raise OptionError(
+            raise errors.OptionError(
                 f"{option} needs the column {name} in the schema: add '{name} {ddl}', or remove "
                 "the option"
             )
         actual = schema[name].dataType.simpleString()
         if actual != spark_type.simpleString():
-            raise OptionError(
+            raise errors.OptionError(
                 f"column {name!r} of the schema must be {spark_type.simpleString()}, not {actual}"
             )
     if "rescued" in schema.names and "value" not in schema.names:
-        raise OptionError("column rescued of the schema needs the column value beside it")
+        raise errors.OptionError("column rescued of the schema needs the column value beside it")
 
 
 def column_plan(
     formats: FormatOptions,
-    registry: RegistryClient | None,
+    registry: client.RegistryClient | None,
     result_type: DataType | None,
     names: tuple[tuple[str, str], ...] = (),
 ) -> ColumnPlan:
@@ -627,7 +620,7 @@ def column_plan(
     elif chosen.schema.text:
         arrow_type = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
-        raise OptionError(f"{column.format} without a schema needs the type of the column")
+        raise errors.OptionError(f"{column.format} without a schema needs the type of the column")
     compiled_schema = compile_for_tasks(chosen.schema)
     is_from_schema = result_type is None
     return _plan(column, formats, chosen, compiled_schema, arrow_type, is_from_schema, names)
@@ -670,11 +663,7 @@ def _plan(
             struct = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
             columns = tuple(field.name for field in struct.field("row").type)
             plan = replace(plan, envelope=replace(plan.envelope, columns=columns))
-        path = first_stricter_field(arrow_type, as_nullable(arrow_type), name)
-        if path is not None:
-            raise OptionError(
-                f"{path} of the schema cannot be NOT NULL: records without it may exist"
-            )
+        _check_nullable(arrow_type, as_nullable(arrow_type), name)
         plan.own_decoder()  # if the type does not fit, the read fails here, and not in each task
         return plan
     schema_type = as_nullable(arrow_type)  # JSON without a schema: any field may be missing
@@ -683,31 +672,36 @@ def _plan(
         try:
             schema_type = _type_of(column, chosen, depth)
             is_same_type = as_nullable(schema_type).equals(as_nullable(arrow_type))
-        except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
+        except errors.SchemaError:  # perhaps of a field that is not read: the decoder checks that
             is_same_type = False
     if depth is not None and not is_same_type:
-        raise OptionError(
+        raise errors.OptionError(
             f"option {kinds.DEPTH_OPTION} has no effect on the column {name}, whose type you give: "
             f"{from_arrow_type(arrow_type).simpleString()}. Remove one of them"
         )
-    path = (
-        None
-        if is_from_schema and is_same_type
-        else first_stricter_field(arrow_type, schema_type, name)
-    )
-    if path is not None:
-        raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
+    if not (is_from_schema and is_same_type):
+        _check_nullable(arrow_type, schema_type, name)
     if is_same_type and chosen.schema.text and depth is None:
         plan = replace(plan, target=None)
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
             plan.own_decoder()
-        except (OptionError, SchemaError) as error:
+        except (errors.OptionError, errors.SchemaError) as error:
             if not chosen.subject:
                 raise
             raise type(error)(f"column {name}, subject {chosen.subject}: {error}") from None
     return plan
+
+
+def _check_nullable(declared: pa.DataType, actual: pa.DataType, name: str) -> None:
+    """Raise OptionError for a field of the column `name` that is NOT NULL in the type `declared`
+    and may be null by the type `actual`."""
+    path = first_stricter_field(declared, actual, name)
+    if path is not None:
+        raise errors.OptionError(
+            f"{path} of the schema cannot be NOT NULL: records without it may exist"
+        )
 
 
 # --- newer versions of a stream's schemas ------------------------------------------------------
@@ -749,7 +743,7 @@ class NewerSchemas:
             formats.registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
         )
         try:
-            with connect(options) as registry:
+            with client.connect(options) as registry:
                 for plan in self._plans:
                     latest = registry.latest(plan.subject or "")
                     key = plan.subject, latest.id
@@ -761,7 +755,7 @@ class NewerSchemas:
                             "start",
                             *(plan.subject, latest.version, latest.id, plan.schema_id),
                         )
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.debug("newer versions of schemas were not looked up: %s", error)
 
 

@@ -213,19 +213,16 @@ class StreamPlanner:
                 return end
             self._recreated.clear()
         if self._target is not None:
-            latest = self._up_to_target(start, latest, self._target)
+            # None after the ends of Trigger.AvailableNow, unless the query has read further.
+            # Partitions that are newer than these ends are left out.
+            latest = {
+                tp: min(offset, max(self._target.get(tp, 0), start.get(tp, 0)))
+                for tp, offset in latest.items()
+                if tp in self._target or tp in start
+            }
         if not limited:
             return latest
         return self._end_within_limits(dict(start), latest, deadline)
-
-    def _up_to_target(self, start: Offsets, latest: Offsets, target: Offsets) -> Offsets:
-        """Return the ends of the logs, but none after the ends of Trigger.AvailableNow (`target`),
-        unless the query has read further. Partitions that are newer than `target` are left out."""
-        return {
-            tp: min(offset, max(target.get(tp, 0), start.get(tp, 0)))
-            for tp, offset in latest.items()
-            if tp in target or tp in start
-        }
 
     def _latest_offsets(self, start: Offsets, deadline: Deadline) -> Offsets:
         """Return the end of each subscribed partition that exists, sorted by partition. Reports

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -322,8 +323,7 @@ class PlanAhead:
         self._plan = plan
         self._thread: threading.Thread | None = None
         self._range: tuple[Offsets, Offsets] | None = None
-        self._planned: MicroBatch | None = None
-        self._error: BaseException | None = None
+        self._planned: Future[MicroBatch] = Future()
 
     def begin(self, start: Offsets, end: Offsets) -> None:
         """Begin to plan that micro-batch, unless it is empty. Returns immediately, unless another
@@ -331,12 +331,9 @@ class PlanAhead:
         if start == end:
             return
         self.wait()
-        self._range, self._planned, self._error = (start, end), None, None
+        self._range, self._planned = (start, end), Future()
         self._thread = threading.Thread(
-            target=self._plan_in_thread,
-            args=(start, end),
-            name="sparkkafka-plan-ahead",
-            daemon=True,
+            target=self._plan_in_thread, args=self._range, name="sparkkafka-plan-ahead", daemon=True
         )
         self._thread.start()
 
@@ -345,9 +342,9 @@ class PlanAhead:
         # This releases the GIL: the main thread sends its response to Spark before planning begins.
         time.sleep(0.001)
         try:
-            self._planned = self._plan(start, end)
+            self._planned.set_result(self._plan(start, end))
         except BaseException as error:
-            self._error = error
+            self._planned.set_exception(error)
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until no batch is being planned. `plan` has deadlines of its own."""
@@ -368,14 +365,9 @@ class PlanAhead:
         """Return the plan of that micro-batch, which is made now unless it was planned ahead.
         Raises the errors of `plan`."""
         self.wait()
-        planned, error, planned_range = self._planned, self._error, self._range
-        self._thread = self._range = self._planned = self._error = None
-        if planned_range == (start, end):
-            if error is not None:
-                raise error
-            if planned is not None:
-                return planned
-        return self._plan(start, end)
+        planned_range, planned = self._range, self._planned
+        self._thread, self._range, self._planned = None, None, Future()  # it may have many rows
+        return planned.result() if planned_range == (start, end) else self._plan(start, end)
 
 
 def offsets_of(tree: Tree) -> Offsets:

@@ -20,6 +20,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import connecting
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import (
     BrokerError,
@@ -45,6 +46,8 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
 from tests.support.topics import delete_during_lookups
+
+T0 = TopicPartition("t", 0)
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 
@@ -101,7 +104,7 @@ def test_rows() -> None:
         values=pa.array([None, b""], pa.binary()),
         headers=pa.array([[("a", b"1"), ("a", None)], None], HEADERS_TYPE),
     )
-    (batch,) = BatchShaper("top", 4, default_columns(True)).batches(records)
+    (batch,) = BatchShaper(TopicPartition("top", 4), default_columns(True)).batches(records)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema(default_columns(True)))
     first, second = batch.to_pylist()
@@ -124,7 +127,7 @@ def test_missing_columns_are_null() -> None:
     records = DecodedRecords(
         np.array([1]), np.array([0]), np.array([0], np.int32), None, None, None
     )
-    (batch,) = BatchShaper("t", 0, default_columns(True)).batches(records)
+    (batch,) = BatchShaper(T0, default_columns(True)).batches(records)
     row = batch.to_pylist()[0]
     assert (row["key"], row["value"], row["headers"]) == (None, None, None)
 
@@ -134,7 +137,7 @@ def test_missing_columns_are_null() -> None:
     [(0, []), (1, [1]), (16384, [16384]), (16385, [8193, 8192]), (40_000, [13334, 13334, 13332])],
 )
 def test_batches_are_of_about_16k_rows(rows: int, sizes: list[int]) -> None:
-    batches = list(BatchShaper("t", 0, default_columns(False)).batches(decoded(rows)))
+    batches = list(BatchShaper(T0, default_columns(False)).batches(decoded(rows)))
     assert [batch.num_rows for batch in batches] == sizes
     offsets = [o for batch in batches for o in batch.column("offset").to_pylist()]
     assert offsets == list(range(7, 7 + rows))
@@ -142,16 +145,12 @@ def test_batches_are_of_about_16k_rows(rows: int, sizes: list[int]) -> None:
 
 def test_large_records_make_shorter_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10_000)
-    batches = list(
-        BatchShaper("t", 0, default_columns(False)).batches(decoded(100, value=b"x" * 1000))
-    )
+    batches = list(BatchShaper(T0, default_columns(False)).batches(decoded(100, value=b"x" * 1000)))
     assert all(batch.num_rows <= 10 for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 100
     monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10)
     assert (
-        len(
-            list(BatchShaper("t", 0, default_columns(False)).batches(decoded(3, value=b"x" * 1000)))
-        )
+        len(list(BatchShaper(T0, default_columns(False)).batches(decoded(3, value=b"x" * 1000))))
         == 3
     )
 
@@ -161,11 +160,7 @@ def test_timestamps_that_do_not_fit_microseconds(timestamp_ms: int) -> None:
     with pytest.raises(
         DecodeError, match=rf"topic t partition 0 offset 7: the timestamp {timestamp_ms}"
     ):
-        list(
-            BatchShaper("t", 0, default_columns(False)).batches(
-                decoded(1, timestamp_ms=timestamp_ms)
-            )
-        )
+        list(BatchShaper(T0, default_columns(False)).batches(decoded(1, timestamp_ms=timestamp_ms)))
 
 
 def test_no_partitions_become_one_that_reads_nothing() -> None:
@@ -268,7 +263,7 @@ def test_data_source_needs_no_network_and_shows_no_values() -> None:
 
 def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
     columns = columns_of_schema(ddl(text))
-    (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
+    (batch,) = BatchShaper(TopicPartition("t", 3), columns, **more).batches(records)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema_of(ddl(text)))
     return batch
