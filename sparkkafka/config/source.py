@@ -194,7 +194,7 @@ def _parse_timestamp(text: str, option: str) -> int:
     except ValueError:
         raise OptionError(
             f"{option}: Expected a single long value, got {text[:200]}: it is in milliseconds "
-            "since 1970, for example 1700000000000"
+            "since 1970, for example 1700000000000, and not negative"
         ) from None
     return value
 

@@ -524,7 +524,11 @@ def test_times_come_before_offsets_and_the_whole_before_partitions() -> None:
     ("option", "text", "message"),
     [
         ("startingTimestamp", "yesterday", "Expected a single long value, got yesterday"),
-        ("endingTimestamp", "-1", "Expected a single long value, got -1"),
+        (
+            "endingTimestamp",
+            "-1",
+            "got -1: it is in milliseconds since 1970, for example 1700000000000, and not negative",
+        ),
         ("endingTimestamp", str(2**63), "Expected a single long value"),
         (
             "startingOffsetsByTimestamp",
