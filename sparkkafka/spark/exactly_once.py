@@ -124,7 +124,7 @@ def commit_batch(
     with Cluster(options.client) as cluster:
         # One lookup, which the cluster keeps, of the coordinators of all ids that the following
         # requests name. Those that are not known yet are looked up again.
-        ids = [names.decisions, *reported, *_ids_of_other_attempts(names, reports)]
+        ids = [names.decisions, *_ids_of_attempts(names, reports)]
         ToCoordinator(cluster, FOR_TRANSACTION).find(ids, cluster.deadline())
         # D1: now no other driver with the prefix of these transactional ids can decide.
         decider = _become_decider(cluster, names)
@@ -573,13 +573,19 @@ def _abort_other_attempts(
     """Abort what is still open after the transactions in `reports` were committed: transactions of
     attempts that failed or were superseded, whose rows must not become visible.
 
+    A copy of a task that Spark is about to kill may begin its transaction after this. The next
+    micro-batch then aborts it, even if that has fewer tasks: those of `last_decision` count, too.
+
     `all_runs` includes those of earlier starts of the query, of which `last_decision` is the last
     one's. The ids `committed` keep their producer epochs: if Spark plans the batch once more, its
     decision is committed again. An open transaction only makes read_committed readers wait, so a
     failure here is only logged.
     """
+    rows: list[TaskReport | TaskTransaction] = [*reports]
+    if last_decision is not None and last_decision.run == names.run:
+        rows += last_decision.transactions
     try:
-        open_ids = set(_open_ids_of_other_attempts(cluster, names, reports))
+        open_ids = set(_open_ids_of_attempts(cluster, names, rows))
         if all_runs:
             # All decided transactions are committed, so none of this prefix may stay open.
             open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last_decision))
@@ -647,36 +653,35 @@ def _abort_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
     return len(aborted)
 
 
-def _open_ids_of_other_attempts(
-    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport]
+def _open_ids_of_attempts(
+    cluster: Cluster, names: WriterNames, rows: Sequence[TaskReport | TaskTransaction]
 ) -> Iterable[str]:
-    """Return the ids of open transactions of this run's attempts that did not succeed."""
-    others = _ids_of_other_attempts(names, reports)
+    """Return the ids of this run's open transactions. Those of `rows` have ended: what is open is
+    of another attempt."""
+    ids = _ids_of_attempts(names, rows)
     try:
-        states = describe_known_transactions(cluster, others, cluster.deadline())
+        states = describe_known_transactions(cluster, ids, cluster.deadline())
     except UnsupportedVersionError:
         # Only attempts that have certainly run: fencing an unused id would create it.
         return [
-            names.transactional_id(report.task, attempt)
-            for report in reports
-            for attempt in range(report.attempt)
+            names.transactional_id(row.task, attempt)
+            for row in rows
+            if isinstance(row, TaskReport)  # the other ids may be in this micro-batch's decision
+            for attempt in range(row.attempt)
         ]
     return [tid for tid, state in states.items() if state.is_open]
 
 
-def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
-    """Return the transactional ids of attempts that may have run beside those that reported."""
-    ids = set()
-    for report in reports:
-        stage_retries, attempt = divmod(report.attempt, STAGE_RETRY)
-        # Spark may run attempt 1 speculatively, and kill it, beside an attempt 0 that succeeds. A
-        # second run of the stage (see STAGE_RETRY) may also be killed while the first one succeeds.
-        attempts = range(max(attempt, 1) + 1)
-        for retry in range(max(stage_retries, 1) + 1):
-            numbers = (retry * STAGE_RETRY + number for number in attempts)
-            ids |= {names.transactional_id(report.task, number) for number in numbers}
-        ids.discard(report.transactional_id)
-    return ids
+def _ids_of_attempts(names: WriterNames, rows: Iterable[TaskReport | TaskTransaction]) -> set[str]:
+    """Return the transactional ids of attempts that may have run: those of `rows`, and others."""
+    # Spark may run attempt 1 speculatively, and kill it, beside an attempt 0 that succeeds. A
+    # second run of the stage (see STAGE_RETRY) may also be killed while the first one succeeds.
+    return {
+        names.transactional_id(row.task, retry * STAGE_RETRY + number)
+        for row in rows
+        for retry in range(max(row.attempt // STAGE_RETRY, 1) + 1)
+        for number in range(max(row.attempt % STAGE_RETRY, 1) + 1)
+    }
 
 
 def _abort_each(cluster: Cluster, transactions: Iterable[Transaction]) -> dict[str, KafkaError]:

@@ -228,6 +228,19 @@ def test_a_speculative_copy_that_is_killed_beside_the_first(query):
     assert killed >= 6
 
 
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_copy_that_begins_after_the_commit_ends_with_a_narrower_micro_batch(query, attempt):
+    """Spark lets a copy that lost run for two seconds more. The next micro-batch may lack its task;
+    its transaction would hold readers back until it expires."""
+    run = query.new_run()
+    query.run_batch(run, 0)
+    query.write_task(run, 0, query.tasks - 1, attempt=attempt)
+    assert query.cluster.open_transactions()
+    query.commit(1, [query.write_task(run, 1, 0)])
+    query.assert_nothing_open()
+    assert sum(query.visible().values()) == query.rows + len(query.rows_of(1, 0, 0))
+
+
 @pytest.mark.parametrize("counts", ["first", "second"])
 def test_a_stage_that_is_run_again_beside_its_first_tasks(query, counts):
     """Both copies are attempt 0. Whichever reports first counts; nothing stays open of the other,
