@@ -1,6 +1,7 @@
 """Looks up the topics and leaders of many partitions: one request at a time, errors by topic.
 
 Unlike `Cluster.topics` it never waits for one topic while other partitions can be read or written.
+`MissingTopicsLookup` does it for the topics of a subscription.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import no_leader_error, unknown_partition_error
+from sparkkafka.client.cluster.metadata import (
+    NOT_CREATED,
+    missing_topics_text,
+    no_leader_error,
+    unknown_partition_error,
+)
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnknownTopicError, is_retriable
 
 log = logging.getLogger(__name__)
@@ -23,6 +29,12 @@ log = logging.getLogger(__name__)
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 MAX_LOOKUP_MS = 6_000  # the longest lookup, when brokers do not answer
+
+MISSING_TOPICS_LOOKUP_S = 30.0
+"""The time between lookups of subscribed topics that do not exist, each with a warning."""
+
+TOPIC_CREATION_S = 1.0
+"""The time until the second lookup of subscribed topics, if the first one creates them."""
 
 
 @dataclass(slots=True)
@@ -195,3 +207,60 @@ class TopicLookup:
         """Forget a topic, and return its final error."""
         self._missing.pop(name, None)
         return error
+
+
+class MissingTopicsLookup:
+    """Looks up the topics of a group's subscription that have no assigned partition, and logs those
+    that do not exist. As in Java they may be created later, so this is repeated and no error. With
+    allow.auto.create.topics the lookup also creates them."""
+
+    def __init__(self, cluster: Cluster, group_id: str | None) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._creates = cluster.options.allow_auto_create_topics
+        self._lookup_at_s = 0.0
+        self._is_first = True
+
+    def restart(self) -> None:
+        """Look up the topics of a new subscription: immediately if that creates them, else after
+        the time in which brokers learn of a new topic."""
+        grace_s = 0.0 if self._creates else UNKNOWN_TOPIC_GRACE_MS / 1000
+        self._lookup_at_s = time.monotonic() + grace_s
+        self._is_first = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to call `look_up` now."""
+        return time.monotonic() >= self._lookup_at_s
+
+    def look_up(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """Look up these topics, which have no assigned partition. Raises BrokerError for a topic
+        with an error that does not pass, such as an invalid name."""
+        names = sorted(topics)
+        self._lookup_at_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
+        if not names:
+            return
+        try:
+            failed = self._cluster.request_metadata(names, deadline)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            log.info("whether %s exist is not known: %s", some_topics(names), error)
+            return
+        for name, code in failed.items():
+            if not is_retriable(code):
+                raise BrokerError(code, f"Metadata of topic {name}")
+        missing = [name for name in names if failed.get(name) == _UNKNOWN]
+        if missing and self._creates and self._is_first:
+            # A broker that creates a topic answers first that it does not exist.
+            self._lookup_at_s = time.monotonic() + TOPIC_CREATION_S
+        elif missing:
+            nearest = self._cluster.nearest_topics(missing, deadline)
+            log.warning(
+                "group %s: %s, or not for this user (needs DESCRIBE on the topic). A missing topic "
+                "is read once it appears, and the group's other topics are read meanwhile%s",
+                self._group_id,
+                missing_topics_text(missing, nearest),
+                f"; {NOT_CREATED}" if self._creates else "",
+            )
+        self._is_first = False

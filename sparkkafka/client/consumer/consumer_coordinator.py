@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sparkkafka import errors
 from sparkkafka.client.arguments import checked_names
-from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import find_group_coordinator
+from sparkkafka.client.cluster.topic_lookup import MissingTopicsLookup
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
@@ -38,7 +38,6 @@ from sparkkafka.client.values import (
     TopicPartition,
     checked_topic,
     some_partitions,
-    some_topics,
 )
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.protocol.constants import NO_GENERATION
@@ -51,12 +50,6 @@ log = logging.getLogger(__name__)
 
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
-
-# The time between lookups of subscribed topics that do not exist, each with a warning.
-MISSING_TOPICS_LOOKUP_S = 30.0
-
-# The time until the second lookup, if the first one creates topics.
-TOPIC_CREATION_S = 1.0
 
 # The longest wait of an automatic commit for its response; if it fails, the next one commits more.
 AUTO_COMMIT_MS = 5_000
@@ -91,9 +84,7 @@ class ConsumerCoordinator(RebalanceHooks):
         self._cluster = cluster
         self._subscription = subscription
         self._member: GroupMember[Any] | None = None
-        self._lookup_at_s = 0.0
-        """The monotonic time of the next lookup of subscribed topics that are missing."""
-        self._has_looked_up_topics = False
+        self._missing_topics = MissingTopicsLookup(cluster, options.group_id)
         self._pattern: re.Pattern[str] | None = None
         self._matched_at_s = 0.0
         """When topics were last matched with the pattern (monotonic); 0: not yet."""
@@ -186,12 +177,9 @@ class ConsumerCoordinator(RebalanceHooks):
             self.topics = frozenset()
 
     def _set_topics(self, topics: frozenset[str]) -> None:
-        """Subscribe the member to these topics. Missing ones are looked up immediately if that
-        creates them, else after the time in which brokers learn of a new topic."""
+        """Subscribe the member to these topics."""
         self.topics = topics
-        creates = self._options.client.allow_auto_create_topics
-        self._lookup_at_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
-        self._has_looked_up_topics = False
+        self._missing_topics.restart()
         if self._member is not None:
             self._member.subscribe(topics)
 
@@ -221,44 +209,6 @@ class ConsumerCoordinator(RebalanceHooks):
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
-    def _look_up_missing_topics(self, deadline: Deadline) -> None:
-        """Look up subscribed topics without an assigned partition, and log missing ones. As in Java
-        they may be created later, so this is repeated, and `poll` does not raise. With
-        allow.auto.create.topics the lookup also creates them."""
-        if time.monotonic() < self._lookup_at_s or self._pattern is not None:
-            return
-        creates = self._options.client.allow_auto_create_topics
-        assigned_topics = {tp.topic for tp in self._subscription.partitions}
-        names = sorted(self.topics - assigned_topics)
-        self._lookup_at_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
-        if not names:
-            return
-        try:
-            failed = self._cluster.request_metadata(names, deadline)
-        except errors.KafkaError as error:
-            if not error.retriable:
-                raise
-            log.info("whether %s exist is not known: %s", some_topics(names), error)
-            return
-        missing = [
-            name
-            for name in names
-            if failed.get(name) == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        ]
-        if missing and creates and not self._has_looked_up_topics:
-            # A broker that creates a topic answers first that it does not exist.
-            self._lookup_at_s = time.monotonic() + TOPIC_CREATION_S
-        elif missing:
-            nearest = self._cluster.nearest_topics(missing, deadline)
-            log.warning(
-                "group %s: %s, or not for this user (needs DESCRIBE on the topic). A missing topic "
-                "is read once it appears, and the group's other topics are read meanwhile%s",
-                self._options.group_id,
-                missing_topics_text(missing, nearest),
-                f"; {NOT_CREATED}" if creates else "",
-            )
-        self._has_looked_up_topics = True
-
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, lookup_deadline: Deadline) -> None:
@@ -268,7 +218,9 @@ class ConsumerCoordinator(RebalanceHooks):
         self._commits.run_callbacks()
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
-            self._look_up_missing_topics(lookup_deadline)
+            if self._pattern is None and self._missing_topics.is_due:
+                assigned_topics = {tp.topic for tp in self._subscription.partitions}
+                self._missing_topics.look_up(self.topics - assigned_topics, lookup_deadline)
             topics_are_known = self._pattern is None or self._matched_at_s
             if topics_are_known and self._choose_protocol(lookup_deadline):
                 self._member.poll()

@@ -22,9 +22,11 @@ from typing import Any, Self, TypeAlias
 from sparkkafka import errors
 from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topic_lookup import MissingTopicsLookup
 from sparkkafka.client.consumer.consumer import (
     CLOSE_AFTER_ERROR_S,
     CLOSE_TIMEOUT_S,
+    MIN_RESPONSE_MS,
     SingleThreadGuard,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
@@ -60,6 +62,7 @@ class ShareConsumer(arguments.ClientBase):
         self._fetcher = ShareFetcher(self._cluster, options, self._on_result, self._metrics)
         self._member = self._new_member()
         self._topics: frozenset[str] = frozenset()
+        self._missing_topics = MissingTopicsLookup(self._cluster, options.group_id)
         self._polled: list[acknowledgements.PolledRecords] = []
         """What the last poll has returned, without what was acknowledged and submitted."""
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
@@ -98,6 +101,7 @@ class ShareConsumer(arguments.ClientBase):
             if not names:
                 raise errors.OptionError("topics is empty: call unsubscribe to read nothing")
             self._topics = names
+            self._missing_topics.restart()
             self._member.subscribe(names)
 
     def subscription(self) -> frozenset[str]:
@@ -179,6 +183,10 @@ class ShareConsumer(arguments.ClientBase):
                 raise errors.WakeupError("poll was ended by wakeup()")
             if self._fetcher.failures:
                 raise self._fetcher.failures.pop(0)
+            if self._missing_topics.is_due:
+                assigned_topics = {tp.topic for tp in self._member.assignment}
+                limit = Deadline(max(deadline.remaining_s() * 1000, MIN_RESPONSE_MS))
+                self._missing_topics.look_up(self._topics - assigned_topics, limit)
             self._member.poll()
             self._fetcher.assign(self._member.partitions, self._member.metadata.member_id)
             # As in Java, a poll that renews records fetches no new ones: renewed ones come first.

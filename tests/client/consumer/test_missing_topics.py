@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import Admin, Consumer, Producer
+from sparkkafka.client import Admin, Consumer, Producer, ShareConsumer
+from sparkkafka.client.cluster import topic_lookup
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import missing_topics_text
-from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
@@ -20,7 +20,7 @@ from sparkkafka.config.client_settings import (
     parse_producer_settings,
 )
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import UnknownTopicError
+from sparkkafka.errors import BrokerError, UnknownTopicError
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import log_values, settings, write
 
@@ -56,8 +56,8 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(consumer_coordinator, "UNKNOWN_TOPIC_GRACE_MS", 200)
-    monkeypatch.setattr(consumer_coordinator, "MISSING_TOPICS_LOOKUP_S", 0.3)
+    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(topic_lookup, "MISSING_TOPICS_LOOKUP_S", 0.3)
     fake_cluster.create_topic("here")
     write(fake_cluster, "here", 5)
     with subscribed(fake_cluster, protocol, "here", "later") as source:
@@ -95,10 +95,43 @@ def test_a_subscription_creates_topics_if_the_setting_says_so(
         assert source.position(("assigned", 0)) == 0  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer", "share"])
+def test_a_name_that_no_topic_can_have_is_an_error(
+    fake_cluster_factory: Any, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Java. With a protocol in which brokers assign partitions, only a lookup shows it."""
+    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    cluster = fake_cluster_factory(1, kafka_version="4.2")
+    cluster.create_topic("t")
+    source: Any
+    if protocol == "share":
+        source = ShareConsumer(settings(cluster, group_id="g"))
+        source.subscribe(["t", "no topic!"])
+    else:
+        source = subscribed(cluster, protocol, "t", "no topic!")
+    with source, pytest.raises(BrokerError, match=r"INVALID_TOPIC_EXCEPTION .* no topic!"):
+        poll_until(source, lambda: False)
+
+
+def test_a_share_group_s_missing_topic_is_reported(
+    fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(topic_lookup, "MISSING_TOPICS_LOOKUP_S", 0.3)
+    cluster = fake_cluster_factory(1, kafka_version="4.2")
+    cluster.create_topic("orders")
+    with ShareConsumer(settings(cluster, group_id="g")) as source:
+        source.subscribe(["orders", "ordres"])
+        poll_until(source, lambda: len(warnings(caplog)) >= 2)  # type: ignore[arg-type]
+        assert "group g: topic ordres does not exist (yet; the nearest is orders)" in caplog.text
+        cluster.create_topic("ordres")
+        poll_until(source, lambda: len(source.assignment()) == 2)  # type: ignore[arg-type]
+
+
 def test_brokers_that_make_none_are_named(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(consumer_coordinator, "TOPIC_CREATION_S", 0.2)
+    monkeypatch.setattr(topic_lookup, "TOPIC_CREATION_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
     message = "the brokers do not create it (auto.create.topics.enable"
@@ -120,7 +153,7 @@ def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
-    monkeypatch.setattr(consumer_coordinator, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
     fake_cluster.create_topic("orders")
     meant = "topic ordres does not exist (yet; the nearest is orders)"
     with Consumer(settings(fake_cluster)) as source:
