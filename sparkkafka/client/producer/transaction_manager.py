@@ -503,14 +503,14 @@ class TransactionManager(SenderTransaction):
         where = getattr(error, "where", "") or "a write"
         if isinstance(error, ProduceError):
             where = f"Produce of {TopicPartition(error.topic, error.partition)}"
-        fenced = ProducerFencedError(
-            code,
-            where,
-            "another producer has taken over this transactional id, "
-            f"{self.transactional_id!r} (or the transaction was open for longer than "
-            "transaction.timeout.ms, and the brokers ended it): close this producer and make a new "
-            "one",
+        why = (
+            f"another producer has taken over this transactional id, {self.transactional_id!r} (or "
+            "the transaction was open for longer than transaction.timeout.ms, and the brokers "
+            "ended it)"
         )
+        if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            why = f"transactional.id {self.transactional_id!r}: {HINTS[code]}"
+        fenced = ProducerFencedError(code, where, f"{why}: close this producer and make a new one")
         fenced.__cause__ = error
         return fenced
 

@@ -112,6 +112,10 @@ HINTS: Mapping[int, str] = {
         "another writer has taken over this transactional id, or the transaction was open for "
         "longer than {prefix}transaction.timeout.ms and the broker ended it",
     ),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
+        "the brokers have dropped this transactional id, since no transaction used it for their "
+        "transactional.id.expiration.ms (7 days), or another writer has taken it over"
+    ),
 }
 
 

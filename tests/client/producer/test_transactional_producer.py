@@ -317,6 +317,24 @@ def test_the_later_producer_fences_the_earlier(fake: FakeCluster, producer: Prod
     assert committed(fake) == [b"second"]
 
 
+def test_an_id_that_the_brokers_have_forgotten_needs_a_new_producer(
+    fake: FakeCluster, producer: Producer
+) -> None:
+    """No transaction used it for transactional.id.expiration.ms. Java's error is fatal as well."""
+    fake.state.transactions.by_id.clear()
+    producer.begin_transaction()
+    with pytest.raises(ProducerFencedError, match=r"transactional.id.expiration.ms .*make a new"):
+        producer.send("t", b"late").result(WAIT_S)
+    with pytest.raises(ProducerFencedError, match=r"transactional.id.expiration.ms .*make a new"):
+        producer.abort_transaction()
+    with opened(fake) as second:
+        second.init_transactions()
+        second.begin_transaction()
+        second.send("t", b"second")
+        second.commit_transaction()
+    assert committed(fake) == [b"second"]
+
+
 def test_a_fenced_producer_cannot_take_the_id_back_by_an_abort(
     fake: FakeCluster, producer: Producer
 ) -> None:
