@@ -12,7 +12,7 @@ A word is an unsigned number of 8, 16, 32 or 64 bits whose lowest byte comes fir
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +133,8 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     return result
 
 
-# Masks for each byte of a varint: the bit for another byte, and the seven bits of the value.
 _ONE = np.uint64(1)
 _ONES = np.uint64(0x0101010101010101)
-_ONE32 = np.uint32(1)
-# Groups of seven bits, then of 14: those that stay, and those that are shifted down to meet them.
-_PAIRS32: Final = tuple(
-    np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
-)
 
 
 def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, Flags | None]:
@@ -150,12 +144,9 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
     # The high bit of each byte that ends a varint: the lowest one is that of this varint.
     stops = ~words
     stops &= np.uint64(0x8080808080808080)
-    if int(stops[0]) & 0xFFFFFFFF:  # the first one ends within four bytes
-        stops32 = stops.astype(np.uint32)
-        if int(stops32.min()):  # each does
-            values, sizes = _squeeze32(words.astype(np.uint32), stops32)
-            return values, at + sizes, None
-    values, sizes = _squeeze64(words, stops)
+    values, sizes = _squeeze(words, stops)
+    if int(sizes.max()) <= 3:  # narrow, so that the caller sees that none is long
+        return values.astype(np.uint32), at + sizes, None
     invalid: Flags | None = None
     longer = np.flatnonzero(stops == 0) if int(stops.min()) == 0 else stops[:0]
     if len(longer):  # nine or ten bytes
@@ -176,27 +167,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
     return values, at + sizes, invalid
 
 
-def _squeeze32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
-    """Decode varints of at most four bytes: (values, bytes of each). `words` are overwritten;
-    `stops` has the high bit of each byte that ends a varint, and may have others above it."""
-    lowest = stops & (~stops + _ONE32)
-    lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
-    words &= lowest
-    low = words & _PAIRS32[0]
-    words &= _PAIRS32[1]
-    words >>= _ONE32
-    low |= words
-    values = low & _PAIRS32[2]
-    low &= _PAIRS32[3]
-    low >>= np.uint32(2)
-    values |= low
-    # The exponent of a double is 1023 and the index of its highest bit: 6, 14, 22 or 30.
-    sizes = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
-    sizes >>= 3
-    return values, sizes
-
-
-def _squeeze64(
+def _squeeze(
     words: NDArray[np.uint64], stops: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], Ints]:
     """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each). `words`
