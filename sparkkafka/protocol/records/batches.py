@@ -28,6 +28,7 @@ read_committed may see.
 from __future__ import annotations
 
 import heapq
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -43,7 +44,6 @@ from sparkkafka.protocol.records.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MIN_BATCH_LENGTH,
-    LegacyBatch,
     convert_message_set,
     entry_size,
 )
@@ -239,7 +239,7 @@ def split_batches(
                 budget_bytes=budget_bytes,
                 end_offset=end_offset,
             )
-            for batch in map(_from_legacy, converted.batches):
+            for batch in itertools.starmap(RecordBatch, converted.batches):
                 if batch.base_offset < next_offset:
                     raise CorruptRecordError(
                         f"message of offset {batch.base_offset}, after offset {next_offset - 1}",
@@ -330,21 +330,6 @@ def first_batch_size(data: BytesLike) -> int | None:
         return None
     entry_size(view, 0)
     return LOG_OVERHEAD_BYTES + int.from_bytes(view[8:12], "big", signed=True)  # batchLength
-
-
-def _from_legacy(batch: LegacyBatch) -> RecordBatch:
-    """Make the batch that a reader gets of converted messages."""
-    return RecordBatch(
-        base_offset=batch.base_offset,
-        magic=batch.magic,
-        attributes=constants.LOG_APPEND_TIME_FLAG if batch.log_append_time else 0,
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp=batch.base_timestamp,
-        max_timestamp=batch.max_timestamp,
-        record_count=batch.record_count,
-        data=memoryview(batch.payload),
-        size_bytes=batch.size_bytes,
-    )
 
 
 def at_offset(

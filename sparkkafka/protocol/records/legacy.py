@@ -49,20 +49,21 @@ _OFFSET_AND_LENGTH = struct.Struct(">qi")
 
 
 class LegacyBatch(NamedTuple):
-    """Messages of one magic and timestamp type, their `payload` encoded as records of format 2.
+    """Messages of one magic and timestamp type, encoded as records of format 2: the first fields of
+    a `RecordBatch`.
 
     `size_bytes` is what they took on the wire; a wrapper that becomes several batches is counted
-    with the first. If `log_append_time`, all messages have the timestamp `max_timestamp`.
+    with the first.
     """
 
-    magic: int
-    log_append_time: bool
     base_offset: int
+    magic: int
+    attributes: int
     last_offset_delta: int
     base_timestamp: int
     max_timestamp: int
     record_count: int
-    payload: bytes
+    data: memoryview
     size_bytes: int
 
 
@@ -310,14 +311,12 @@ class _Builder:
 
     def add(self, message: _Message) -> None:
         """Append a message as a record, in a new batch if the current one cannot hold it."""
-        log_append_time = bool(
-            message.magic and message.attributes & constants.LOG_APPEND_TIME_FLAG
-        )
-        if self._count and not self._fits(message, log_append_time):
+        attributes = message.attributes & constants.LOG_APPEND_TIME_FLAG if message.magic else 0
+        if self._count and not self._fits(message, attributes):
             self._close_batch()
         if not self._count:
             self._magic = message.magic
-            self._log_append_time = log_append_time
+            self._attributes = attributes
             self._base_offset = message.offset
             self._base_timestamp = self._max_timestamp = message.timestamp
         self._count += 1
@@ -336,14 +335,15 @@ class _Builder:
         append_varint(self._payload, zigzag(len(record)))
         self._payload += record
 
-    def _fits(self, message: _Message, log_append_time: bool) -> bool:
-        """Return whether the current batch, which is not empty, can hold the message."""
+    def _fits(self, message: _Message, attributes: int) -> bool:
+        """Return whether the current batch, which is not empty, can hold the message. `attributes`
+        are those of the batch that it needs: its timestamp type."""
         return (
             message.magic == self._magic
-            and log_append_time == self._log_append_time
+            and attributes == self._attributes
             and self._last_offset < message.offset <= self._base_offset + constants.MAX_INT32
             # A batch has one LogAppendTime; messages outside a wrapper have one each.
-            and not (log_append_time and message.timestamp != self._base_timestamp)
+            and not (attributes and message.timestamp != self._base_timestamp)
             and -constants.MAX_INT64 - 1
             <= message.timestamp - self._base_timestamp
             <= constants.MAX_INT64
@@ -353,14 +353,14 @@ class _Builder:
         """Finish the current batch, which is not empty."""
         self._done.append(
             LegacyBatch(
-                magic=self._magic,
-                log_append_time=self._log_append_time,
                 base_offset=self._base_offset,
+                magic=self._magic,
+                attributes=self._attributes,
                 last_offset_delta=self._last_offset - self._base_offset,
                 base_timestamp=self._base_timestamp,
                 max_timestamp=self._max_timestamp,
                 record_count=self._count,
-                payload=bytes(self._payload),
+                data=memoryview(bytes(self._payload)),
                 size_bytes=self.size_bytes,
             )
         )
@@ -381,7 +381,7 @@ class _Builder:
                         base_offset=last_offset,
                         last_offset_delta=0,
                         record_count=0,
-                        payload=b"",
+                        data=memoryview(b""),
                         size_bytes=0,
                     )
                 )
