@@ -56,8 +56,6 @@ log = logging.getLogger(__name__)
 PartitionRacks = Mapping[str, Sequence[frozenset[str]]]
 """The racks of each partition's replicas, by topic and partition number."""
 
-NO_RACKS: PartitionRacks = MappingProxyType({})
-
 
 class Racks:
     """The racks of members, and of the partitions of `topics`.
@@ -598,9 +596,7 @@ class Assignor(Protocol):
         return None
 
     @abstractmethod
-    def assign(
-        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
-    ) -> Assignments:
+    def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
         """Return the partitions of each member, in order."""
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
@@ -612,9 +608,7 @@ class RangeAssignor(Assignor):
 
     name: ClassVar[str] = "range"
 
-    def assign(
-        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
-    ) -> Assignments:
+    def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
         """Assign first to members in the partition's rack (KIP-881), then all that is left."""
         subscribers: dict[str, list[str]] = {}
         for member in _in_java_order(members):
@@ -651,9 +645,7 @@ class RoundRobinAssignor(Assignor):
 
     name: ClassVar[str] = "roundrobin"
 
-    def assign(
-        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
-    ) -> Assignments:
+    def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
         """Assign the partitions in the order of topics and numbers, to members in Java's order."""
         assigned: Assignments = {member: [] for member in members}
         subscribed = {
@@ -691,9 +683,7 @@ class StickyAssignor(Assignor):
         self._last_assignment = tuple(sorted(assignment))
         self._generation_id = generation_id
 
-    def assign(
-        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
-    ) -> Assignments:
+    def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
         """Assign all partitions; members keep those that their user data says they had."""
         claims = {
             member: _previous_claim(member, subscription)
@@ -723,9 +713,7 @@ class CooperativeStickyAssignor(Assignor):
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
         self._generation_id = generation_id
 
-    def assign(
-        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
-    ) -> Assignments:
+    def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
         """Assign partitions; those that another member still owns are left out until it has revoked
         them."""
         claims = {
@@ -863,7 +851,7 @@ class GroupAssignors:
         topics = {topic for subscription in members.values() for topic in subscription.topics}
         counts = partition_counts(cluster, topics, deadline)
         has_racks = any(subscription.rack_id for subscription in members.values())
-        racks = partition_racks(cluster, counts) if has_racks else NO_RACKS
+        racks = partition_racks(cluster, counts) if has_racks else {}
         watch = TopicWatch(topics, counts, racks, cluster.options.metadata_max_age_ms)
         if watch.missing:
             log.warning(
@@ -930,7 +918,7 @@ class TopicWatch:
         """Look up all topics; return those that changed. Raises KafkaError if that failed."""
         self._lookup_at_s = time.monotonic() + self._interval_s
         counts = partition_counts(cluster, self._topics, deadline)
-        racks = partition_racks(cluster, counts) if self._racks else NO_RACKS
+        racks = partition_racks(cluster, counts) if self._racks else {}
         return sorted(
             name
             for name in self._topics

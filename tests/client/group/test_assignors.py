@@ -66,7 +66,7 @@ def test_the_names_are_those_of_the_option() -> None:
 
 @pytest.mark.parametrize("made", PLAIN, ids=lambda made: made["assignor"])
 def test_java_decides_the_same(made: dict[str, Any]) -> None:
-    assigned = assignor(made["assignor"]).assign(made["partitions"], members_of(made))
+    assigned = assignor(made["assignor"]).assign(made["partitions"], members_of(made), {})
     assert {name: sorted(mine) for name, mine in assigned.items()} == java_of(made)
 
 
@@ -112,7 +112,7 @@ def test_kafka_python_decides_the_same(
         for each, assignment in peer().assign(PeerCluster(counts), peer_members).items()
     }
     ours = assignor(name).assign(
-        counts, {each: member(*sorted(topics)) for each, topics in topics_of.items()}
+        counts, {each: member(*sorted(topics)) for each, topics in topics_of.items()}, {}
     )
     assert ours == theirs
 
@@ -134,27 +134,27 @@ def test_every_partition_once_whatever_the_order_of_the_members(
         )
         for each in order
     }
-    assigned = assignor(name).assign(counts, members)
+    assigned = assignor(name).assign(counts, members, {})
     check_complete(assigned, counts, topics_of)
     again = {each: members[each] for each in sorted(members)}
-    assert assignor(name).assign(counts, again) == assigned
+    assert assignor(name).assign(counts, again, {}) == assigned
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_a_group_of_nobody(name: str) -> None:
-    assert assignor(name).assign({"t": 3}, {}) == {}
+    assert assignor(name).assign({"t": 3}, {}, {}) == {}
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_a_topic_named_twice_counts_once(name: str) -> None:
     members = {"a": member("t", "t"), "b": member("t")}
-    assigned = assignor(name).assign({"t": 4}, members)
+    assigned = assignor(name).assign({"t": 4}, members, {})
     assert [len(mine) for mine in assigned.values()] == [2, 2]
 
 
 def test_range_gives_the_same_numbers_of_topics_alike() -> None:
     members = {name: member("t", "u") for name in ("a", "b", "c")}
-    assigned = assignor("range").assign({"t": 7, "u": 7}, members)
+    assigned = assignor("range").assign({"t": 7, "u": 7}, members, {})
     numbers = {"a": [0, 1, 2], "b": [3, 4], "c": [5, 6]}
     assert assigned == {
         name: [TopicPartition(topic, number) for topic in ("t", "u") for number in mine]
@@ -170,17 +170,17 @@ def test_static_members_come_first_by_their_instance(name: str) -> None:
         "z-1": member("t", group_instance_id="one"),
         "b-2": member("t", group_instance_id="two"),
     }
-    assigned = assignor(name).assign({"t": 3}, members)
+    assigned = assignor(name).assign({"t": 3}, members, {})
     assert assigned == {"z-1": [T[0]], "b-2": [T[1]], "a": [T[2]]}
     back = {"a": member("t"), "b-2": members["b-2"], "c-3": members["z-1"]}
-    assert assignor(name).assign({"t": 3}, back)["c-3"] == [T[0]]
+    assert assignor(name).assign({"t": 3}, back, {})["c-3"] == [T[0]]
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_member_ids_are_ordered_as_java_orders_strings(name: str) -> None:
     """Java compares UTF-16 units: U+1F600, a pair of surrogates there, comes before U+FFFD."""
     members = {"�": member("t"), "\U0001f600": member("t")}
-    assert assignor(name).assign({"t": 1}, members) == {"\U0001f600": [T[0]], "�": []}
+    assert assignor(name).assign({"t": 1}, members, {}) == {"\U0001f600": [T[0]], "�": []}
 
 
 # Mixed groups: kafka-python's members led by ours, and ours led by kafka-python's
@@ -217,7 +217,8 @@ def test_either_leads_a_mixed_group(name: str, peer: Any) -> None:
         if leader == "a":
             members = {each: read_subscription(data) for each, data in encoded.items()}
             response = {
-                each: encode_assignment(mine) for each, mine in ours.assign(counts, members).items()
+                each: encode_assignment(mine)
+                for each, mine in ours.assign(counts, members, {}).items()
             }
         else:
             peer_members = [
@@ -281,7 +282,7 @@ def test_sticky_looks_at_user_data_only() -> None:
         "a": member("t", owned=tuple(T[:4]), generation_id=9),
         "b": member("t", user_data=encode_sticky_user_data([T[0], T[1]], 3)),
     }
-    assert assignor("sticky").assign({"t": 4}, members) == {"a": T[2:4], "b": T[:2]}
+    assert assignor("sticky").assign({"t": 4}, members, {}) == {"a": T[2:4], "b": T[:2]}
 
 
 def test_unreadable_user_data_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -290,7 +291,7 @@ def test_unreadable_user_data_is_ignored(caplog: pytest.LogCaptureFixture) -> No
         "b": member("t", user_data=encode_sticky_user_data([T[0], T[1]], 3)),
     }
     with caplog.at_level(logging.WARNING):
-        assert assignor("sticky").assign({"t": 4}, members)["b"] == T[:2]
+        assert assignor("sticky").assign({"t": 4}, members, {})["b"] == T[:2]
     assert "member a" in caplog.text
 
 
@@ -323,12 +324,12 @@ def test_generations_of_cooperative_members(
     rows: dict[str, dict[str, Any]], owner: str | None
 ) -> None:
     members = {name: member("t", owned=(T[0],), **row) for name, row in rows.items()}
-    assigned = assignor("cooperative-sticky").assign({"t": 2}, members)
+    assigned = assignor("cooperative-sticky").assign({"t": 2}, members, {})
     assert [name for name, mine in assigned.items() if T[0] in mine] == ([owner] if owner else [])
 
 
 def test_contested_partitions_are_named(caplog: pytest.LogCaptureFixture) -> None:
     members = {name: member("t", owned=(T[0], T[1]), generation_id=2) for name in "ab"}
     with caplog.at_level(logging.WARNING):
-        assert assignor("cooperative-sticky").assign({"t": 2}, members) == {"a": [], "b": []}
+        assert assignor("cooperative-sticky").assign({"t": 2}, members, {}) == {"a": [], "b": []}
     assert "2 partitions, t-0 first" in caplog.text

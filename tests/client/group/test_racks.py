@@ -64,7 +64,7 @@ def test_racks_matter_in_these_rounds() -> None:
     other = 0
     for made in RACK_ROUNDS:
         members = members_of(made)
-        without = ASSIGNORS[made["assignor"]]().assign(made["partitions"], members)
+        without = ASSIGNORS[made["assignor"]]().assign(made["partitions"], members, {})
         other += {name: sorted(mine) for name, mine in without.items()} != java_of(made)
     assert other > len(RACK_ROUNDS) / 4
 
@@ -111,7 +111,7 @@ def test_each_reads_in_its_rack_where_that_is_even(name: str) -> None:
     }
     assigned = ASSIGNORS[name]().assign({"t": 6}, members, racks)
     assert near(assigned, members, racks) == 6
-    assert near(ASSIGNORS[name]().assign({"t": 6}, members), members, racks) < 6
+    assert near(ASSIGNORS[name]().assign({"t": 6}, members, {}), members, racks) < 6
 
 
 def test_members_with_other_topics_get_what_is_near() -> None:

@@ -86,7 +86,7 @@ def test_enough_of_javas_decisions_leave_no_choice() -> None:
 @pytest.mark.parametrize("made", STICKY + COOPERATIVE, ids=lambda made: made["assignor"])
 def test_as_java_where_java_has_no_choice(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
-    assigned = ASSIGNORS[made["assignor"]]().assign(counts, members)
+    assigned = ASSIGNORS[made["assignor"]]().assign(counts, members, {})
     fresh = not any(had_by(row) for row in members.values())
     if not java_is_free(members, counts) or (fresh and greedy_is_even(members, counts)):
         assert assigned == java_of(made)
@@ -112,7 +112,7 @@ def greedy_is_even(members: Mapping[str, MemberSubscription], counts: Mapping[st
 def test_as_even_and_as_still_as_java(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
     ownership = find_owners(counts, claims_of(members))
-    ours, java = ASSIGNORS["sticky"]().assign(counts, members), java_of(made)
+    ours, java = ASSIGNORS["sticky"]().assign(counts, members, {}), java_of(made)
     assert squares(ours) <= squares(java)
     assert stays(ours, ownership) >= stays(java, ownership)
 
@@ -120,7 +120,7 @@ def test_as_even_and_as_still_as_java(made: dict[str, Any]) -> None:
 @pytest.mark.parametrize("made", COOPERATIVE)
 def test_no_partition_before_its_owner_revoked_it(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
-    assigned = ASSIGNORS["cooperative-sticky"]().assign(counts, members)
+    assigned = ASSIGNORS["cooperative-sticky"]().assign(counts, members, {})
     ownership = find_owners(counts, claims_of(members))
     topics_of = {name: frozenset(row.topics) for name, row in members.items()}
     whole = assign_sticky(counts, topics_of, ownership)
@@ -161,7 +161,7 @@ def test_who_has_what_several_claim(generations: dict[str, int], owner: str | No
         name: MemberSubscription(("t",), (T[0],), generation)
         for name, generation in generations.items()
     }
-    assigned = ASSIGNORS["cooperative-sticky"]().assign({"t": 1}, members)
+    assigned = ASSIGNORS["cooperative-sticky"]().assign({"t": 1}, members, {})
     assert assigned == {name: [T[0]] if name == owner else [] for name in members}
 
 
@@ -407,7 +407,7 @@ class Group(RuleBasedStateMachine):
             for name, topics in self.topics_of.items()
         }
         leader = self.assignors[min(members)]
-        assigned = leader.assign(self.counts, members)
+        assigned = leader.assign(self.counts, members, {})
         again = False
         for name, mine in assigned.items():
             again |= cooperative and not self.held[name] <= set(mine)
