@@ -97,11 +97,15 @@ class _DescribeScram(ApiHandler[str | None, Any]):
 
     def read(self, response: Any, items: Sequence[str | None]) -> Outcomes[str | None]:
         """Return the credentials of each user; for the item None, those of all users by name."""
-        if None in items:
-            return [
-                (None, Outcome(0, {row.user: _infos_or_error(row) for row in response.results}))
-            ]
-        return [(row.user, Outcome.of(row, _credential_infos(row))) for row in response.results]
+        if None not in items:
+            return [(row.user, Outcome.of(row, _credential_infos(row))) for row in response.results]
+        every_user = {
+            row.user: BrokerError(row.error_code, f"user {row.user}", row.error_message)
+            if row.error_code
+            else _credential_infos(row)
+            for row in response.results
+        }
+        return [(None, Outcome(0, every_user))]
 
     def name(self, item: str | None) -> str:
         return "all users" if item is None else f"user {item}"
@@ -115,14 +119,6 @@ def _credential_infos(description: Any) -> tuple[ScramCredentialInfo, ...]:
         ScramCredentialInfo(names_of.get(info.mechanism, str(info.mechanism)), info.iterations)
         for info in description.credential_infos
     )
-
-
-def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
-    """Return the mechanisms and iterations of a user in the response for all users, or the user's
-    error."""
-    if row.error_code:
-        return BrokerError(row.error_code, f"user {row.user}", row.error_message)
-    return _credential_infos(row)
 
 
 # --- changing ---------------------------------------------------------------------------------

@@ -545,20 +545,18 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
             for topic in response.replica_election_results
             for row in topic.partition_result
         }
-        if None in items:
-            return [(None, Outcome(0, {tp: _election_error(tp, row) for tp, row in rows.items()}))]
-        return [(tp, Outcome.of(row)) for tp, row in rows.items()]
+        if None not in items:
+            return [(tp, Outcome.of(row)) for tp, row in rows.items()]
+        by_partition = {
+            tp: BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
+            if row.error_code
+            else None
+            for tp, row in rows.items()
+        }
+        return [(None, Outcome(0, by_partition))]
 
     def name(self, item: TopicPartition | None) -> str:
         return "all partitions" if item is None else str(item)
-
-
-def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
-    """Return the error of a partition in the response to an election of all partitions; None if the
-    partition has a leader."""
-    if not row.error_code:
-        return None
-    return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
 
 
 class TopicAdmin(AdminCalls):

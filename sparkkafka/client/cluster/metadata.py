@@ -66,7 +66,8 @@ def read_topics(
             continue
         topics[row.name or ""] = TopicMetadata(
             name=row.name or "",
-            topic_id=_topic_id(row.topic_id),
+            # Brokers before Kafka 2.8 send the zero id.
+            topic_id=row.topic_id.bytes if row.topic_id.int else None,
             is_internal=row.is_internal,
             partitions={
                 partition.partition_index: PartitionMetadata(
@@ -87,13 +88,6 @@ def read_topics(
         if name not in topics and name not in failed:
             failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return topics, failed
-
-
-def _topic_id(value: Any) -> bytes | None:
-    """Return the bytes of a topic id (a UUID or its bytes); None for the zero id, which brokers
-    before Kafka 2.8 send."""
-    id_bytes = bytes(getattr(value, "bytes", value) or b"")
-    return id_bytes if any(id_bytes) else None
 
 
 NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
@@ -168,10 +162,10 @@ def unknown_partition_error(tp: TopicPartition, count: int) -> UnknownTopicError
     )
 
 
-def no_leader_error(tp: TopicPartition, code: int = 0) -> BrokerError:
-    """Make the error for a partition without a leader; `code` is the brokers' error code."""
+def no_leader_error(tp: TopicPartition) -> BrokerError:
+    """Make the error for a partition without a leader."""
     return BrokerError(
-        code or ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
         f"Metadata of {tp}",
         f"partition {tp.partition} of topic {tp.topic} has no leader; the brokers that hold it "
         "may be down",
