@@ -361,7 +361,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     async def _drain(self) -> None:
         self._bind()
         buffer, client = self._buffer, self._client
-        if buffer.used_bytes + buffer.io_bytes > client._limit_bytes or client._closed:
+        if buffer.used_bytes + buffer.taken_bytes > client._limit_bytes or client._closed:
             check = partial(self._check_memory, buffer.limit_bytes // 2)
             await self._call_with_memory(check)
         if self._turn.is_over():  # every task yields at its next call

@@ -81,7 +81,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         self._subscription = subscription
         self._for_task = for_task
         self._lookup = TopicLookup(cluster)
-        self.names_topics = False
+        self.fetches_by_name = False
         """Whether a Fetch named its topics instead of sending their ids, so that the records may be
         those of a recreated topic."""
         self.retries: Counter[TopicPartition] = Counter()
@@ -131,7 +131,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
                 continue
             try:
                 broker = self._cluster.broker(node_id)
-                if self._for_task and leader.connection is None:
+                if self._for_task and leader.connection is None:  # connecting takes too long
                     leader.connection = self._cluster.connections.take_idle(broker)
                 connection = leader.open(broker, self._cluster.connections, self.wake)
                 if connection is not None:
@@ -154,7 +154,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             self._subscription.fail(state, error)
         for state in leaderless:
             if isinstance(state.last_failure, UnknownTopicError) and known(state.tp) is not None:
-                state.last_failure = None
+                state.last_failure = None  # the partition exists again
 
     def can_request(self, state: PartitionState) -> bool:
         """Return whether the broker for this partition is known and idle."""
@@ -196,7 +196,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         else:
             version = self._fetch_version(states, connection)
             # From this version on (Kafka 3.1) topics have their ids, not their names.
-            self.names_topics = self.names_topics or version < 13
+            self.fetches_by_name = self.fetches_by_name or version < 13
             request = self._fetch_request(states, version)
         leader.is_fetch = not without_offset
         leader.topic_names = {
@@ -323,8 +323,9 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
     ) -> None:
         """Act on the response for each requested partition: records, an offset, or an error.
 
-        `requested` has the offset of each, or the timestamp that was looked up. If nothing of the
-        response changes the next request (`has_news`), that request may be sent later.
+        `requested` has the partitions, each with the offset to fetch or the timestamp to look up.
+        The next request is sent immediately if this response changes it (`has_news`), else after a
+        pause.
         """
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
@@ -332,35 +333,29 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         if response.throttle_time_ms > 0:
             log.info("%s: throttled for %d ms", connection, response.throttle_time_ms)
             leader.not_before_s = now_s + response.throttle_time_ms / 1000
-        name = "Fetch" if leader.is_fetch else "ListOffsets"
+        api = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
         prefix = self._cluster.options.prefix
-        names = leader.topic_names
-        rows: dict[tuple[str, int], Any] = {
-            (
-                topic.topic or names.get(topic.topic_id, "") if leader.is_fetch else topic.name,
-                row.partition_index,
-            ): row
-            for topic in (response.responses if leader.is_fetch else response.topics)
-            for row in topic.partitions
-        }
+        rows: dict[tuple[str, int], Any] = {}
+        for topic in response.responses if leader.is_fetch else response.topics:
+            name = topic.topic if leader.is_fetch else topic.name
+            # Since Kafka 3.1 a Fetch response has topic ids instead: "" for one not requested.
+            name = name or leader.topic_names.get(topic.topic_id, "")
+            rows |= {(name, row.partition_index): row for row in topic.partitions}
         if not code and any(not topic for topic, _ in rows):  # as Java, ignore the response
             code = ErrorCode.INCONSISTENT_TOPIC_ID
             log.warning("%s: a Fetch response has a topic id that was not requested", connection)
-        has_news = False
+        has_news = not leader.is_fetch  # a Fetch can follow
         for state, offset in requested:
             tp = state.tp
-            is_lookup = state.fetch_offset is None
-            current = state.lookup if is_lookup else state.fetch_offset
-            if (
-                self._subscription.get(tp) is not state
-                or is_lookup is leader.is_fetch
-                or current != offset
-            ):
-                has_news = True  # after a revocation or a seek the response is dropped
+            needs_fetch = state.fetch_offset is not None
+            needed_offset = state.fetch_offset if needs_fetch else state.lookup
+            is_revoked = self._subscription.get(tp) is not state
+            if is_revoked or needs_fetch is not leader.is_fetch or needed_offset != offset:
+                has_news = True  # revoked, or moved by a seek: drop this part of the response
                 continue
             row = rows.get(tp)
-            where = f"{name} of {tp} @ {connection}"
+            where = f"{api} of {tp} @ {connection}"
             if row is None and leader.is_fetch and not code:
                 continue  # no records now: Tansu leaves the partition out of its response
             if code or row is None:
@@ -376,7 +371,6 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
                 has_news = self._take_records(state, row, buffer) or has_news
             else:
                 self._take_listed_offset(state, row.offset, where)
-        has_news = has_news or not leader.is_fetch
         leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
     def _take_listed_offset(self, state: PartitionState, offset: int, where: str) -> None:
@@ -428,7 +422,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
                 raise fetched_records.no_whole_batch_error(row.records)
         except CorruptRecordError as error:
             taken, damage = fetched_records.take_before_damage(tp, row, self.options, error, offset)
-        self._subscription.request_last(state)
+        self._subscription.move_to_end(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
         visible = [] if taken is None else taken.visible

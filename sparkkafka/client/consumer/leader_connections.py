@@ -162,8 +162,9 @@ class LeaderConnection:
         connection = self.connection
         if connection is None:
             return None
-        begun_bytes = connection.begun_bytes  # more may have arrived though the socket is not ready
-        if is_ready or begun_bytes:
+        # Of a partly read response more may have arrived although the socket is not ready.
+        partial_bytes = connection.partial_bytes
+        if is_ready or partial_bytes:
             if self._buffer is None:
                 self._buffer = self._spare_buffers.pop() if self._spare_buffers else FrameBuffer()
             response = connection.receive_ready(self._buffer)
@@ -172,7 +173,7 @@ class LeaderConnection:
                 self._buffer = None
                 self.backoff.reset()
                 return response[1], memory
-            if is_ready or connection.begun_bytes > begun_bytes:
+            if is_ready or connection.partial_bytes > partial_bytes:  # bytes have arrived
                 return None
         if time.monotonic() - self.sent_at_s > limit_s:
             raise errors.KafkaTimeoutError(
@@ -185,9 +186,8 @@ class LeaderConnection:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def pace(self, max_wait_ms: int, *, has_news: bool) -> None:
-        """Delay the next request if the response without news came sooner than after half of
-        `max_wait_ms` (Tansu may answer at once). `has_news`: the response changes the next request.
-        """
+        """Delay the next request if nothing has changed since the last one (`has_news` is False)
+        and the broker answered before half of `max_wait_ms`: Tansu may answer immediately."""
         now_s = time.monotonic()
         if has_news:
             self._idle_backoff.reset()

@@ -39,9 +39,9 @@ POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
 TOLERATE_LOSS = "failOnDataLoss=false"
 
 
-class OpenEnds(NamedTuple):
-    """Which ends of a range are not fixed at planning, but set from the leader's first response.
-    (Since the end is set once, the read of a log that grows ends.)
+class OpenBounds(NamedTuple):
+    """Which bounds of a range are open: not fixed at planning, but set from the leader's first
+    response. (They are set once, so a read ends although the log grows.)
 
     `start`: if the log starts after the range's start, the read starts there without data loss.
     `end`: the read ends where the log ends; the range's end is where the log ended at planning,
@@ -55,7 +55,7 @@ class OpenEnds(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
-NO_OPEN_ENDS = OpenEnds()
+NO_OPEN_BOUNDS = OpenBounds()
 
 
 class PlannedRange(NamedTuple):
@@ -67,7 +67,7 @@ class PlannedRange(NamedTuple):
 
     selection: Selection
     topic_id: bytes | None = None
-    open_ends: OpenEnds = NO_OPEN_ENDS
+    open_bounds: OpenBounds = NO_OPEN_BOUNDS
 
 
 class _ProgressDeadlines(NamedTuple):
@@ -106,7 +106,7 @@ class RangeReader:
         self._subscription.assign(ranges)
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._open_ends: dict[TopicPartition, OpenEnds] = {}
+        self._open_bounds: dict[TopicPartition, OpenBounds] = {}
         self._topic_ids: dict[TopicPartition, bytes | None] = {}
         for tp, planned in ranges.items():
             cluster.assume_exists(tp.topic)
@@ -116,11 +116,12 @@ class RangeReader:
             state = self._subscription.state(tp)
             state.seek(planned.selection.start_offset)
             state.selection = planned.selection
-            if planned.open_ends != NO_OPEN_ENDS:
-                self._open_ends[tp] = planned.open_ends
-            if planned.open_ends.end:  # no end until the first response
+            if planned.open_bounds != NO_OPEN_BOUNDS:
+                self._open_bounds[tp] = planned.open_bounds
+            # Until the first response an open range has no end, and is of any topic of this name.
+            if planned.open_bounds.end:
                 state.selection = planned.selection._replace(end_offset=Selection().end_offset)
-            if planned.open_ends.whole_log:  # any topic of this name, until the first response
+            if planned.open_bounds.whole_log:
                 self._topic_ids[tp] = None
         if len(ranges) > 1:
             # Bounds the memory of a response to that of one for a single partition.
@@ -128,7 +129,7 @@ class RangeReader:
             options = replace(options, fetch_max_bytes=max_bytes)
         self._options = options
         self._fetcher = Fetcher(cluster, options, self._subscription, for_task=True)
-        if any(ends.end for ends in self._open_ends.values()):
+        if any(is_open.end for is_open in self._open_bounds.values()):
             # The broker of an empty partition would wait for records before it answers. (With 0
             # Tansu answers without looking for records.)
             self._fetcher.options = replace(options, fetch_max_wait_ms=1)
@@ -148,10 +149,10 @@ class RangeReader:
         return self._fetcher.retries
 
     @property
-    def names_topics(self) -> bool:
+    def fetches_by_name(self) -> bool:
         """Whether a Fetch named its topics instead of sending their ids (before Kafka 3.1). Then
         the records may be those of a topic that was recreated during the read."""
-        return self._fetcher.names_topics
+        return self._fetcher.fetches_by_name
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
         """Iterate over decoded records, in offset order within a partition; every item has at least
@@ -171,7 +172,7 @@ class RangeReader:
                     self._skip_rest(state, "the topic has been deleted and recreated")
             wait_s = min(self._fetcher.step_wait_s, deadlines.poll_timeout.remaining_s())
             self._fetcher.receive(0.0 if self._subscription.has_ready else wait_s)
-            self._set_open_ends(deadlines.poll_timeout)
+            self._set_open_bounds(deadlines.poll_timeout)
             # The brokers prepare the next responses while these are decoded.
             self._fetcher.send(None, is_draining=True)
             for state in self._subscription.ready():
@@ -208,36 +209,36 @@ class RangeReader:
         if len(unfinished) < len(self._subscription):
             self._subscription.assign(unfinished)
 
-    # --- open ends --------------------------------------------------------------------------
+    # --- open bounds ------------------------------------------------------------------------
 
-    def _set_open_ends(self, deadline: Deadline) -> None:
-        """Set the open ends of ranges to the offsets in the leaders' first responses."""
-        for tp, ends in list(self._open_ends.items()):
+    def _set_open_bounds(self, deadline: Deadline) -> None:
+        """Set the open bounds of ranges to the offsets in the leaders' first responses."""
+        for tp, is_open in list(self._open_bounds.items()):
             state = self._subscription.state(tp)
             bounds = state.log_bounds
-            if bounds is None:
+            if bounds is None:  # the leader has not answered yet
                 continue
-            if ends.whole_log and 0 <= bounds.log_start_offset < self._starts[tp]:
+            if is_open.whole_log and 0 <= bounds.log_start_offset < self._starts[tp]:
                 # The start of a log only moves forward, so this is the log of a new topic. (The
                 # position may have moved already, over records that a reader does not see.)
                 self._starts[tp] = bounds.log_start_offset
                 state.seek(bounds.log_start_offset)
                 state.log_bounds = None
                 continue
-            if ends.end:
+            if is_open.end:
                 self._ends[tp] = self._end_of_log(tp, bounds, deadline)
                 state.stop_at(self._ends[tp])
             if self._topic_ids[tp] is None:  # from now on a recreated topic is data loss
                 self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
-            self._forget_open_ends(tp)
-            if ends.end and self._starts[tp] > self._ends[tp]:
+            self._forget_open_bounds(tp)
+            if is_open.end and self._starts[tp] > self._ends[tp]:
                 self._skip_rest(state, f"the log ends at {self._ends[tp]}")
 
-    def _forget_open_ends(self, tp: TopicPartition) -> None:
-        """Fix the ends of a range as they are now. Once no range has an open end, restore
-        fetch.max.wait.ms."""
-        self._open_ends.pop(tp, None)
-        if not any(ends.end for ends in self._open_ends.values()):
+    def _forget_open_bounds(self, tp: TopicPartition) -> None:
+        """Fix the bounds of a range as they are now. Once no range has an open end, restore
+        fetch.max.wait.ms, which `__init__` has lowered for them."""
+        self._open_bounds.pop(tp, None)
+        if not any(is_open.end for is_open in self._open_bounds.values()):
             self._fetcher.options = self._options
 
     def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
@@ -247,7 +248,7 @@ class RangeReader:
         isolation_level = self._options.isolation_level
         end = bounds.end_offset(isolation_level)
         epoch = self._cluster.leader_epoch(tp)
-        if end >= self._ends[tp] and epoch == self._open_ends[tp].leader_epoch:
+        if end >= self._ends[tp] and epoch == self._open_bounds[tp].leader_epoch:
             return end
         listed = list_offsets(
             self._cluster, {tp: LATEST}, isolation_level=isolation_level, deadline=deadline
@@ -260,8 +261,8 @@ class RangeReader:
         return "latest" if self._has_open_end(tp) else str(self._ends[tp])
 
     def _has_open_end(self, tp: TopicPartition) -> bool:
-        """Return whether the first response, which sets the end, has not come yet."""
-        return self._open_ends.get(tp, NO_OPEN_ENDS).end
+        """Return whether the end of the range is open until the leader's first response."""
+        return self._open_bounds.get(tp, NO_OPEN_BOUNDS).end
 
     # --- no progress ------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ class RangeReader:
         self.lost[tp] += max(0, position - diverging.end_offset)
         is_before = diverging.end_offset >= position
         state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
-        state.back_off()  # for a broker that answers so again and again
+        state.back_off()  # if the broker repeats this answer, do not request in a tight loop
 
     def _handle_out_of_range(self, state: PartitionState, deadline: Deadline) -> None:
         """Set a new position, since the leader does not have the present one; count the offsets
@@ -363,24 +364,25 @@ class RangeReader:
         tp, position = state.tp, state.position or 0
         first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
         earliest, latest = first[tp], end[tp]
-        ends = self._open_ends.get(tp, NO_OPEN_ENDS)
+        is_open = self._open_bounds.get(tp, NO_OPEN_BOUNDS)
         if earliest <= position <= latest:  # the leader had not caught up
             state.seek(position)
             lagging = errors.BrokerError(errors.ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {tp}")
             self._fetcher.retry(state, lagging)
             return
-        if ends.whole_log or (ends.start and position < earliest):
+        if is_open.whole_log or (is_open.start and position < earliest):
             log.info("%s: from the start of the log, offset %d", tp, earliest)
             self._starts[tp] = earliest
             state.seek(earliest)
-            # Brokers other than Kafka's may answer a Fetch with an earlier log_start_offset.
-            self._open_ends[tp] = ends._replace(whole_log=False)
+            # Otherwise `_set_open_bounds` would move the start once more: brokers other than
+            # Kafka's may answer a Fetch with an earlier log_start_offset.
+            self._open_bounds[tp] = is_open._replace(whole_log=False)
             return
         available = (
             f"available are [{earliest}, {latest}). Retention deleted them, or the topic was "
             "recreated"
         )
-        if position < earliest and (ends.end or earliest < self._ends[tp]):
+        if position < earliest and (is_open.end or earliest < self._ends[tp]):
             self._skip_lost(state, earliest, available)
         else:
             self._skip_rest(state, available)
@@ -388,7 +390,7 @@ class RangeReader:
     def _skip_rest(self, state: PartitionState, reason: str) -> None:
         """Skip the rest of the range, which cannot be read. Raises the errors of `_skip_lost`."""
         self._skip_lost(state, max(state.position or 0, self._ends[state.tp]), reason)
-        self._forget_open_ends(state.tp)
+        self._forget_open_bounds(state.tp)
 
     def _skip_lost(self, state: PartitionState, until: int, reason: str) -> None:
         """Move the position to `until`, count the skipped offsets as lost, and log that with the

@@ -110,6 +110,7 @@ class PartitionState:
         self.position_epoch = self.fetch_epoch = NO_LEADER_EPOCH
         """The leader epochs of the records before `position` and `fetch_offset`, if known."""
         self.lookup: int | None = None
+        """The timestamp of a ListOffsets request that sets the position, None without one."""
         self.selection = Selection()
         """Which columns are decoded, and of the records before which offset."""
         self.paused = False
@@ -430,7 +431,7 @@ class SubscriptionState:
         state.error = error
         self.enqueue_if_ready(state)
 
-    def request_last(self, state: PartitionState) -> None:
+    def move_to_end(self, state: PartitionState) -> None:
         """Put this partition last in the order for requests, since it got records."""
         if self._states.pop(state.tp, None) is not None:
             self._states[state.tp] = state

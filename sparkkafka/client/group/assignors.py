@@ -501,7 +501,7 @@ class _Balancer:
         numbers = self._foreign[giver].get(topic) or self._own[giver][topic]
 
         def preference(number: int) -> tuple[int, bool, int]:
-            """Return a sort key: the partition with the greatest moves."""
+            """Return a sort key of a partition: the one with the greatest key is moved."""
             tp = TopicPartition(topic, number)
             racks = self._racks
             # 1 if only the taker's rack has a replica, -1 if only the giver's has one.

@@ -114,7 +114,7 @@ class ClassicMemberThread(membership.MemberThread):
         self._node_id = -1  # its broker
         self._response_due = Deadline(0)
         """The deadline of the response that `_connection` awaits."""
-        self._watch: TopicWatch | None = None  # only in the leader
+        self._topic_watch: TopicWatch | None = None  # only in the leader
 
     # --- called by the member --------------------------------------------------------------------
 
@@ -161,9 +161,9 @@ class ClassicMemberThread(membership.MemberThread):
         self.generation = Generation()
         self.phase = Phase.OUTSIDE
         self.completed = None
-        self.is_lost = True
+        self.has_lost_membership = True
         self.rejoin_request = RejoinRequest(reason)
-        self._watch = None
+        self._topic_watch = None
         self.on_change()
 
     # --- the thread ------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class ClassicMemberThread(membership.MemberThread):
         with self.lock:
             self.generation = generation
             self.phase = Phase.SYNCING
-            self._watch = None
+            self._topic_watch = None
         self.heartbeat_at_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
         is_leader = response.leader == response.member_id
         log.info(
@@ -352,7 +352,7 @@ class ClassicMemberThread(membership.MemberThread):
         )
         assignments: Mapping[str, bytes] = {}
         if is_leader:
-            assignments, self._watch = self.assignors.assign_for(
+            assignments, self._topic_watch = self.assignors.assign_for(
                 self.cluster, self.group_id, response, self.request_deadline()
             )
         deadline = self.request_deadline()
@@ -451,7 +451,7 @@ class ClassicMemberThread(membership.MemberThread):
         response to SyncGroup, until its deadline."""
         if self.phase is Phase.SYNCING:
             return self._response_due.remaining_s()
-        watch = self._watch
+        watch = self._topic_watch
         if watch is None or self.phase is not Phase.JOINED:
             # A heartbeat's response has just changed the phase: the next step acts on it.
             return math.inf if self.phase is Phase.JOINED else 0
@@ -604,8 +604,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         """Begin a rebalance if one is due and none is in progress: revoke partitions, then let the
         thread send a JoinGroup. Return whether anything was done."""
         with thread.lock:
-            if thread.is_lost or thread.phase in REBALANCING:
-                return thread.is_lost  # True: `poll` handles the loss, then calls again
+            if thread.has_lost_membership or thread.phase in REBALANCING:
+                return thread.has_lost_membership  # True: `poll` handles the loss, then calls again
             request = thread.rejoin_request
             is_joined = thread.phase is Phase.JOINED
         if request is None:
@@ -621,7 +621,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         if self._is_closed or self._topics != topics:  # the hook closed it, or subscribed anew
             return True
         with thread.lock:
-            if thread.is_lost:  # the membership ended while the hook ran
+            if thread.has_lost_membership:  # the membership ended while the hook ran
                 return True
         thread.join(
             thread.assignors.subscriptions(

@@ -485,7 +485,8 @@ class ToCoordinatorOfReader(ToCoordinator):
 
     def find(self, items: Iterable[TopicPartition], deadline: Deadline) -> Nodes:
         """Return, for each partition, the node id of the group's coordinator; the error
-        UNKNOWN_TOPIC_ID for one whose topic was recreated. Requests metadata if that is not sure.
+        UNKNOWN_TOPIC_ID for one whose topic was recreated. Requests metadata of topics that may
+        have been recreated.
         """
         nodes = super().find(items, deadline)
         ids = {
@@ -493,15 +494,17 @@ class ToCoordinatorOfReader(ToCoordinator):
             for tp, node_id in nodes.items()
             if tp in self._topic_ids and isinstance(node_id, int)
         }
-        by_name = not all(
+        commits_by_name = not all(
             self._handler.knows_ids(self._cluster.connection(node_id, deadline))
             for node_id in {nodes[tp] for tp in ids}
             if isinstance(node_id, int)
         )
-        unsure = {
-            tp.topic for tp, topic_id in ids.items() if self._is_unsure(tp.topic, topic_id, by_name)
+        doubtful = {
+            tp.topic
+            for tp, topic_id in ids.items()
+            if self._may_be_recreated(tp.topic, topic_id, commits_by_name)
         }
-        failed = self._cluster.request_metadata(sorted(unsure), deadline) if unsure else {}
+        failed = self._cluster.request_metadata(sorted(doubtful), deadline) if doubtful else {}
         for tp, topic_id in ids.items():
             where = f"{self._handler.request_type.API_NAME} of {self._handler.name(tp)}"
             if tp.topic in failed:
@@ -511,12 +514,14 @@ class ToCoordinatorOfReader(ToCoordinator):
                 nodes[tp] = errors.UnknownTopicError(errors.ErrorCode.UNKNOWN_TOPIC_ID, where, why)
         return nodes
 
-    def _is_unsure(self, topic: str, topic_id: bytes, by_name: bool) -> bool:
-        """Return whether the metadata must be requested to know the present id of a topic."""
+    def _may_be_recreated(self, topic: str, topic_id: bytes, commits_by_name: bool) -> bool:
+        """Return whether the known metadata leave open that the topic has another id than
+        `topic_id` now. A coordinator that gets ids checks them, so only commits by name
+        (`commits_by_name`) need recent metadata."""
         known = self._cluster.known_topic(topic)
         if known is None or known.topic_id != topic_id or self._cluster.is_stale(topic):
             return True
-        return by_name and time.monotonic() - known.refreshed_at_s > MAX_ID_AGE_S
+        return commits_by_name and time.monotonic() - known.refreshed_at_s > MAX_ID_AGE_S
 
     def on_failure(self, item: TopicPartition, error: errors.KafkaError) -> None:
         super().on_failure(item, error)
@@ -546,7 +551,8 @@ def fetch_offsets_of_groups(
     3.0). An offset that has an error is left out."""
     lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "looking up the offsets of groups"
-    results = call_each(cluster, group_ids, FetchAllOffsets(False), lookup, deadline, what)
+    handler = FetchAllOffsets(require_stable=False)
+    results = call_each(cluster, group_ids, handler, lookup, deadline, what)
     offsets: dict[str, dict[TopicPartition, OffsetAndMetadata] | errors.KafkaError] = {
         group_id: {tp: row.value for tp, row in outcomes.items() if row.value is not None}
         for group_id, outcomes in results.values_by_item.items()

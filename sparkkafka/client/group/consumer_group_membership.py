@@ -116,7 +116,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     def acknowledge(self, owned: Partitions) -> None:
         """Report immediately that the member owns these partitions."""
         with self.lock:
-            if self.is_lost or not self.is_in_group:
+            if self.has_lost_membership or not self.is_in_group:
                 return
             self._owned = dict(owned)
             self.heartbeat_now()
@@ -136,7 +136,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self.is_in_group = self.is_joining = False
         self.epoch = JOIN_EPOCH
         self.target = None
-        self.is_lost = True
+        self.has_lost_membership = True
         self._unnamed_target = None
         self._owned = {}
         self._report_again()
@@ -166,7 +166,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
             if not error.retriable and not is_about_topics:
                 was_member = self.epoch != JOIN_EPOCH
                 self.reset_membership(f"{error}")
-                self.is_lost = was_member
+                self.has_lost_membership = was_member
         return self.retry_heartbeat_later(error)
 
     @property
@@ -243,7 +243,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         is_join = epoch == JOIN_EPOCH
         if is_join:
             log.info("group %s: joining as %s", self.group_id, self.member_id)
-        if is_join or reported_topics is None:
+        if is_join or reported_topics is None:  # or after a failure: all is reported again
             request.rack_id = options.fetch.client_rack or None
             request.rebalance_timeout_ms = options.max_poll_interval_ms
             request.server_assignor = options.group_remote_assignor
@@ -382,8 +382,8 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
     def _step(self, thread: ConsumerGroupMemberThread, topics: frozenset[str]) -> bool:
         """Join, report a new subscription, or reconcile a target assignment."""
         with thread.lock:
-            is_in_group, is_lost = thread.is_in_group, thread.is_lost
-        if is_lost:
+            is_in_group, has_lost_membership = thread.is_in_group, thread.has_lost_membership
+        if has_lost_membership:
             return True
         if not is_in_group:
             self._has_reconciled = False

@@ -98,7 +98,7 @@ class MemberThread(ABC):
         self.lock = threading.RLock()
         self.failure: Exception | None = None
         """A final error that the next `poll` raises, once."""
-        self.is_lost = False
+        self.has_lost_membership = False
         """Whether the group has removed this member, so that others may own its partitions."""
         self.polled_at_s = time.monotonic()
         """The time of the user's last `poll` (monotonic)."""
@@ -436,15 +436,16 @@ class GroupMember(ABC, Generic[ThreadT]):
             return
         if self._thread is None:
             self._thread = self.thread_type(self._options, self._cluster, self._wake, self._metrics)
+            # If this member is garbage-collected without `close`. (At exit the thread just ends.)
             weakref.finalize(self, self._thread.stop_in_background).atexit = False
             self._thread.start()
         thread = self._thread
         while not self._is_closed:  # a hook may have closed it
             thread.polled_at_s = time.monotonic()
             with thread.lock:
-                is_lost, thread.is_lost = thread.is_lost, False
-                failure = None if is_lost else thread.take_failure()
-            if is_lost:
+                has_lost, thread.has_lost_membership = thread.has_lost_membership, False
+                failure = None if has_lost else thread.take_failure()
+            if has_lost:
                 self._lose()
                 failure = thread.take_failure()  # if the hook raises, the next poll raises this
             if failure is not None:
@@ -486,8 +487,8 @@ class GroupMember(ABC, Generic[ThreadT]):
             self._hooks.after_lost(lost)
 
     def _revoke(self, partitions: Iterable[TopicPartition]) -> Exception | None:
-        """Call `before_revoke` and return its error. The partitions are revoked in any case, as in
-        Java."""
+        """Call the hook `before_revoke`, and return its error: as in Java the partitions are
+        revoked in any case, and the rebalance ends before the error is raised."""
         revoked = frozenset(partitions)
         if not revoked:
             return None

@@ -311,10 +311,10 @@ class Connection:
             self._reader.prepare_to_poll(self._sock)
 
     @property
-    def begun_bytes(self) -> int:
+    def partial_bytes(self) -> int:
         """The number of bytes of an incomplete response that `receive_ready` has read. While it is
         above 0, the descriptor may not report new bytes until much of the rest has arrived."""
-        return self._reader.begun_bytes
+        return self._reader.partial_bytes
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:

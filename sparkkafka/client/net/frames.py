@@ -90,7 +90,7 @@ class ResponseReader:
         self._has_low_water_marks = True  # whether the system lets them be set
 
     @property
-    def begun_bytes(self) -> int:
+    def partial_bytes(self) -> int:
         """The number of bytes of an incomplete response that `read_ready` has read. While it is
         above 0, the socket's descriptor may not report bytes that have arrived."""
         partial = self._partial

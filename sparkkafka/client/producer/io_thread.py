@@ -81,11 +81,11 @@ class ProducerThread:
         )
         self._partitioner = RecordPartitioner(self.cluster, settings)
         self._accumulator = RecordAccumulator(self._options, self.sender.append)
-        # By topic; they wait for its metadata.
-        self._without_partition: dict[str, deque[TopicRecords]] = {}
+        # Records by topic, of which the number of partitions is not known yet.
+        self._awaiting_metadata: dict[str, deque[TopicRecords]] = {}
         self._commands = buffer.commands
         self._stop_deadline: Deadline | None = None
-        self._ended = False  # takes no more commands
+        self._refuses_commands = False
         self.is_alive = True
         """False once the thread has ended. `Thread.is_alive` is wrong after Ctrl-C in `Thread.join`
         (bpo-45274, up to Python 3.12)."""
@@ -124,7 +124,7 @@ class ProducerThread:
             raise KafkaError(f"{what}: not in a callback, which runs in the thread that is needed")
         future: Future[T] = Future()
         with self._buffer.lock:
-            if self._ended:
+            if self._refuses_commands:
                 raise closed_error(what)
             self._commands.append((action, future))
             self._buffer.wake()
@@ -176,7 +176,7 @@ class ProducerThread:
         if texts:
             return f"; the last failure: {'; '.join(sorted(texts)[:MAX_NAMED])}"
         known = self.cluster.partition_count
-        unknown = [topic for topic in list(self._without_partition) if known(topic) is None]
+        unknown = [topic for topic in list(self._awaiting_metadata) if known(topic) is None]
         if unknown:
             return f"; no broker has returned metadata for {some_topics(unknown, MAX_NAMED)} yet"
         return ""
@@ -261,14 +261,14 @@ class ProducerThread:
         """Run one turn of the I/O thread: take the user's records and commands, close batches, send
         requests and read responses, and wait in `Sender.step` until there is more to do."""
         self._buffer.is_sleeping = False
-        self._take()
-        if self._commands or self._without_partition:
+        self._take_records()
+        if self._commands or self._awaiting_metadata:
             began_at_s = time.monotonic()
             while self._commands:
                 self._run_command(*self._commands.popleft())
             self._assign_partitions()
             self.sender.add_lookup_time(time.monotonic() - began_at_s)
-            self._report()
+            self._report_outcomes()
         if self._buffer.may_linger and self._stop_deadline is None:
             self._accumulator.close_lingering()
         else:
@@ -280,18 +280,18 @@ class ProducerThread:
         if self._fail_reason is not None:
             reason, self._fail_reason = self._fail_reason, None
             self.fail_all(reason)
-        self._report()
+        self._report_outcomes()
 
     def _sleep_s(self) -> float:
         """Return how long the sender may wait for responses: until the next batch closes, the next
         lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
         until_s = min(now_s + MAX_SLEEP_S, self._accumulator.close_at_s(self._buffer.begin_sleep()))
-        if self._without_partition:
-            waiting_since_s = (waiting[0].since_s for waiting in self._without_partition.values())
+        if self._awaiting_metadata:
+            waiting_since_s = (waiting[0].since_s for waiting in self._awaiting_metadata.values())
             until_s = min(
                 until_s,
-                self._lookup.lookup_at_s(self._without_partition),
+                self._lookup.lookup_at_s(self._awaiting_metadata),
                 min(waiting_since_s) + self._metadata_limit_ms / 1000,
             )
         if self._stop_deadline is not None:
@@ -310,19 +310,19 @@ class ProducerThread:
         else:
             future.set_result(result)
 
-    def _take(self) -> None:
+    def _take_records(self) -> None:
         """Take the records of the buffer; `_assign_partitions` appends them to batches."""
         for records in self._buffer.take():
-            self._without_partition.setdefault(records.topic, deque()).append(records)
+            self._awaiting_metadata.setdefault(records.topic, deque()).append(records)
 
-    def _report(self) -> None:
+    def _report_outcomes(self) -> None:
         """Wake waiting threads, run callbacks, and free the memory of finished records."""
         if not self._notifier.has_outcomes:
             return
         self._notifier.notify()
         waiting_bytes = sum(
             records.size_bytes
-            for record_sets in self._without_partition.values()
+            for record_sets in self._awaiting_metadata.values()
             for records in record_sets
         )
         self._buffer.free(
@@ -337,22 +337,22 @@ class ProducerThread:
         metadata = self.cluster.metadata
         to_look_up = [
             name
-            for name in self._without_partition
+            for name in self._awaiting_metadata
             if name not in metadata.topics or name in metadata.stale
         ]
         if to_look_up:
             final_errors = self._lookup.request_metadata(to_look_up, self._lookup_ms(to_look_up))
             for topic, error in final_errors.items():
-                for records in self._without_partition.pop(topic):
+                for records in self._awaiting_metadata.pop(topic):
                     self._fail(records, error)
-        for topic, record_sets in list(self._without_partition.items()):
+        for topic, record_sets in list(self._awaiting_metadata.items()):
             # The partitioner may look the topic up again, and find that it is gone.
             while record_sets and (count := self.cluster.partition_count(topic)) is not None:
                 self._append(record_sets.popleft(), count)
             if record_sets:
                 self._expire(topic)
             else:
-                del self._without_partition[topic]
+                del self._awaiting_metadata[topic]
 
     @property
     def _metadata_limit_ms(self) -> int:
@@ -362,7 +362,7 @@ class ProducerThread:
     def _lookup_ms(self, topics: Sequence[str]) -> float:
         """Return how long a lookup may wait: until the oldest record fails, of these topics or of
         those that have batches."""
-        oldest_since_s = min(self._without_partition[topic][0].since_s for topic in topics)
+        oldest_since_s = min(self._awaiting_metadata[topic][0].since_s for topic in topics)
         remaining_ms = self._metadata_limit_ms - (time.monotonic() - oldest_since_s) * 1000
         return min(max(MIN_LOOKUP_MS, remaining_ms), self.sender.attempt_ms)
 
@@ -374,7 +374,7 @@ class ProducerThread:
             if self._options.max_block_ms <= self._options.delivery_timeout_ms
             else "delivery.timeout.ms"
         )
-        record_sets = self._without_partition[topic]
+        record_sets = self._awaiting_metadata[topic]
         while record_sets and time.monotonic() >= record_sets[0].since_s + limit_ms / 1000:
             cause = self._lookup.last_error(topic)
             is_unknown = getattr(cause, "code", None) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -386,7 +386,7 @@ class ProducerThread:
             error.__cause__ = cause
             self._fail(record_sets.popleft(), error)
         if not record_sets:
-            del self._without_partition[topic]
+            del self._awaiting_metadata[topic]
             self._lookup.stop_lookup(topic)
 
     def _append(self, records: TopicRecords, count: int) -> None:
@@ -417,14 +417,14 @@ class ProducerThread:
     def fail_unsent(self, reason: KafkaError) -> None:
         """Fail all records that were never sent."""
         self._fail_reason = None
-        self._take()
+        self._take_records()
         for record_slice in self._accumulator.drop_all():
             record_slice.records.failed(record_slice.indexes, reason)
-        for record_sets in self._without_partition.values():
+        for record_sets in self._awaiting_metadata.values():
             for records in record_sets:
                 records.failed(records.pending_indexes(), reason)
-        self._without_partition.clear()
-        self.sender.fail_all(str(reason), sent=False)
+        self._awaiting_metadata.clear()
+        self.sender.fail_all(str(reason), only_unsent=True)
 
     def fail_all(self, reason: KafkaError) -> None:
         """Fail all records that have no outcome."""
@@ -453,14 +453,14 @@ class ProducerThread:
         with self._buffer.lock:
             self._buffer.refuse(closed_error if is_closed else lambda: KafkaError(reason))
             # Before the callbacks, which may take long.
-            self._ended = True
+            self._refuses_commands = True
             commands = list(self._commands)
             self._commands.clear()
         for _, future in commands:
             future.set_exception(closed_error())
         lost_count = 0
         try:
-            self._take()
+            self._take_records()
             lost_count = sum(records.pending_count for records in self._buffer.unfinished)
             self.fail_all(error)
         finally:
@@ -470,7 +470,7 @@ class ProducerThread:
                     records.failed(records.pending_indexes(), error)
             if lost_count:
                 log.warning("%s not delivered: %s", counted(lost_count, "record"), reason)
-            self._report()
+            self._report_outcomes()
             self.cluster.close()
             self._buffer.close()
 

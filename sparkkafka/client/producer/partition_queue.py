@@ -141,7 +141,7 @@ class PartitionQueue:
         """The topic's id in the metadata (Kafka 2.8+), None before the first one is known."""
         self._failed_in_flight = 0  # batches that failed before their response came
         self._next_sequence = 0
-        self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
+        self._broker_knows_id_until_s = 0.0  # see PRODUCER_STATE_S
 
     def set_topic_id(self, topic_id: bytes | None) -> None:
         """Set the id of the topic that the broker knows now. A new id is that of a recreated topic:
@@ -150,7 +150,7 @@ class PartitionQueue:
             return
         if self.topic_id is not None and topic_id != self.topic_id:
             self.first_offset = self.last_offset = -1
-            self._state_known_until_s = 0.0
+            self._broker_knows_id_until_s = 0.0
             for batch in self.batches:
                 batch.is_unresolved = False
         self.topic_id = topic_id
@@ -198,7 +198,7 @@ class PartitionQueue:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
-        self._state_known_until_s = 0.0
+        self._broker_knows_id_until_s = 0.0
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.wire = None
@@ -218,28 +218,22 @@ class PartitionQueue:
         arrive first.
 
         It must arrive first while batches are in flight to a former leader, or after one failed;
-        while a batch is sent again; and while the log may not know the producer id.
+        while a batch is sent again; and while the broker may not know the producer id: then only
+        one batch may be in flight (see the module's rules).
         """
         if self.in_flight:
-            if (
-                self.node_id != node_id
-                or self.state is not QueueState.SENDING
-                or self.has_unresolved
-            ):
+            is_from_former_leader = self.node_id != node_id
+            if is_from_former_leader or self.state is not QueueState.SENDING or self.has_unresolved:
                 return None
-            if self.producer_id != NO_PRODUCER_ID and time.monotonic() >= self._state_known_until_s:
+            may_not_know_id = time.monotonic() >= self._broker_knows_id_until_s
+            if self.producer_id != NO_PRODUCER_ID and may_not_know_id:
                 return None
         elif self.state is QueueState.DRAINING:
             self.state = QueueState.SENDING
         if self.has_unresolved or self.state is QueueState.GAP:
-            return next(
-                (
-                    batch
-                    for batch in self.batches
-                    if batch.maybe_written and not batch.is_unresolved
-                ),
-                None,
-            )
+            # The response to this one shows the outcome of the unresolved ones before it.
+            may_be_written = (batch for batch in self.batches if batch.maybe_written)
+            return next((batch for batch in may_be_written if not batch.is_unresolved), None)
         is_retrying = False
         for batch in self.batches:
             if not batch.in_flight:
@@ -283,7 +277,7 @@ class PartitionQueue:
         if batch.in_flight:
             self.on_response(batch)
         if batch is self.batches[0]:
-            self._state_known_until_s = time.monotonic() + PRODUCER_STATE_S
+            self._broker_knows_id_until_s = time.monotonic() + PRODUCER_STATE_S
         for earlier in self.batches:
             if earlier is batch:
                 break
@@ -308,7 +302,7 @@ class PartitionQueue:
         batch.maybe_written = batch.maybe_written or maybe_written
         if self.state is QueueState.SENDING:
             self.state = QueueState.DRAINING
-        self._state_known_until_s = 0.0  # the new leader, if it is one, may not know the id
+        self._broker_knows_id_until_s = 0.0  # the new leader, if it is one, may not know the id
 
     def on_out_of_order(self, batch: ProducerBatch) -> None:
         """Act on OUT_OF_ORDER_SEQUENCE_NUMBER, which says that the broker does not have the batch

@@ -194,7 +194,7 @@ class Producer(ClientBase):
         buffer = self._buffer
         must_wake = False
         with self._lock:
-            if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
+            if buffer.used_bytes + buffer.taken_bytes + size > self._limit_bytes:
                 self._wait_for_memory(size)
             try:
                 records: Any = buffer.open.get(topic)
@@ -309,7 +309,7 @@ class Producer(ClientBase):
         all of them."""
         for records in parts:
             with self._lock:
-                if self._buffer.used_bytes + self._buffer.io_bytes + records.size_bytes > (
+                if self._buffer.used_bytes + self._buffer.taken_bytes + records.size_bytes > (
                     self._limit_bytes
                 ):
                     self._wait_for_memory(records.size_bytes)

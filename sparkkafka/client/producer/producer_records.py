@@ -466,9 +466,8 @@ def series_records(
                 raise OptionError("it has no topic, and the series has none: name one of the two")
         except OptionError as error:
             raise OptionError(f"record {number} of the series: {error}") from error
-        named = partition
-        if rare is not None and rare[1] is not None:
-            named = rare[1]
+        headers, own_partition, time_ms = rare or ((), None, None)
+        named = partition if own_partition is None else own_partition
         if size > limit_bytes:
             raise _too_large_in_series(number, name, named, size, options)
         records = open_parts.get(name)
@@ -477,12 +476,10 @@ def series_records(
             records.numbers = []
             parts.append(records)
         values = records.values
-        if rare is not None:
-            headers, _, time_ms = rare
-            if headers:
-                records.headers[len(values)] = headers
-            if time_ms is not None:
-                records.explicit_times_ms[len(values)] = time_ms
+        if headers:
+            records.headers[len(values)] = headers
+        if time_ms is not None:
+            records.explicit_times_ms[len(values)] = time_ms
         if named is not None:
             records.partitions[len(values)] = named
         values.append(value)

@@ -77,7 +77,7 @@ class SendBuffer:
         """All that have records without an outcome: open, ready and taken ones."""
         self.used_bytes = 0
         """The bytes of the records that the I/O thread has not taken."""
-        self.io_bytes = 0
+        self.taken_bytes = 0
         """The bytes of the records that the I/O thread has taken. Only that thread sets this."""
         self.flushes = 0
         """The number of callers that wait for the delivery of all records."""
@@ -185,12 +185,12 @@ class SendBuffer:
     def held_bytes(self) -> int:
         """Return the bytes of records without an outcome.
 
-        (The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
-        last outcome. A caller that has seen this outcome must find free memory.)
+        (The I/O thread sets `taken_bytes` at the end of each step of its loop, perhaps long after
+        the last outcome. A caller that has seen this outcome must find free memory.)
         """
         taken = self.unfinished.difference(self.open.values(), self.ready)
         return self.used_bytes + (
-            0 if all(records.all_done for records in taken) else self.io_bytes
+            0 if all(records.all_done for records in taken) else self.taken_bytes
         )
 
     def wake(self) -> None:
@@ -211,7 +211,7 @@ class SendBuffer:
     # --- called by the I/O thread -----------------------------------------------------------------
 
     def take(self) -> list[TopicRecords]:
-        """Remove and return all records. From then on their bytes are part of `io_bytes`."""
+        """Remove and return all records. From then on their bytes are part of `taken_bytes`."""
         self.may_linger = not (self.waiting_threads or self.flushes)
         if self.is_awaited:
             self.is_awaited = self.may_linger = False
@@ -219,27 +219,24 @@ class SendBuffer:
             return []
         with self.lock:
             self.close_open()
-            batches = list(dict.fromkeys(self.ready))
+            record_sets = list(dict.fromkeys(self.ready))  # Ctrl-C may have added one twice
             self.ready.clear()
-            self.unfinished.update(batches)
-            for records in batches:
-                self.io_bytes += records.size_bytes
+            self.unfinished.update(record_sets)
+            self.taken_bytes += sum(records.size_bytes for records in record_sets)
             self.used_bytes = 0
-        for records in batches:
+        for records in record_sets:
             records.close()
-        return batches
+        return record_sets
 
     def begin_sleep(self) -> float:
         """Note that the I/O thread sleeps from now on. Return the monotonic time since which the
         oldest open records wait, infinite if there are none. If there is work, so that the thread
         must not sleep, return -infinite."""
         with self.lock:
-            if (
-                self.ready
-                or self.commands
-                or self.is_awaited
-                or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
-            ):
+            has_waiters = self.waiting_threads or self.flushes
+            # `may_linger` is from before these callers came: batches must be closed for them.
+            has_work_for_waiters = has_waiters and (self.may_linger or self.open)
+            if self.ready or self.commands or self.is_awaited or has_work_for_waiters:
                 return -math.inf
             since_s = math.inf
             for records in self.open.values():
@@ -249,11 +246,11 @@ class SendBuffer:
             self.is_sleeping = True
             return since_s
 
-    def free(self, io_bytes: int) -> None:
-        """Free the memory of records that have an outcome. `io_bytes` is the memory of the records
-        that the I/O thread still holds."""
+    def free(self, taken_bytes: int) -> None:
+        """Free the memory of records that have an outcome. `taken_bytes` is the memory of the
+        records that the I/O thread still holds."""
         with self.lock:
-            self.io_bytes = io_bytes
+            self.taken_bytes = taken_bytes
             self.unfinished -= {records for records in self.unfinished if records.all_done}
             if self.waiting_threads:
                 self._memory_freed.notify_all()

@@ -141,9 +141,8 @@ class Sender:
         self.on_failure = on_failure
         self._codec = codec_by_name(options.compression_type)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        # Partitions with batches. Each step visits all of these, and rows can go to hundreds of
-        # topics.
-        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        # Each step visits all of these: there can be hundreds of topics without batches.
+        self._nonempty_queues: dict[TopicPartition, PartitionQueue] = {}
         self.queued_bytes = 0
         self._outcome_count = 0  # batches that were acknowledged or failed
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their responses
@@ -182,7 +181,7 @@ class Sender:
             queue.batches.append(batch)
             self.queued_bytes += batch.size_bytes
         if queue.batches:
-            self._busy[tp] = queue
+            self._nonempty_queues[tp] = queue
 
     @property
     def has_gaps(self) -> bool:
@@ -197,7 +196,7 @@ class Sender:
     @property
     def has_unacknowledged(self) -> bool:
         """Whether a batch is queued, or a response is still to come."""
-        return bool(self._busy) or self.has_in_flight
+        return bool(self._nonempty_queues) or self.has_in_flight
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -222,11 +221,13 @@ class Sender:
 
     def errors(self) -> list[KafkaError]:
         """Return the last error of each partition with unacknowledged batches. From any thread."""
-        return [queue.last_error for queue in list(self._busy.values()) if queue.last_error]
+        return [
+            queue.last_error for queue in list(self._nonempty_queues.values()) if queue.last_error
+        ]
 
     def unacknowledged_partitions(self) -> list[TopicPartition]:
         """Partitions with unacknowledged batches. From any thread."""
-        return list(self._busy)
+        return list(self._nonempty_queues)
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -241,7 +242,7 @@ class Sender:
             self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
         outcome_count = self._outcome_count
-        if self._busy:
+        if self._nonempty_queues:
             self.expire()
             self._send_ready()
         wait_s = max_wait_s() if callable(max_wait_s) else max_wait_s
@@ -263,13 +264,13 @@ class Sender:
             for node_id in nodes:
                 self._take_response(node_id)
         now_s = time.monotonic()
-        for queue in self._busy.values():
+        for queue in self._nonempty_queues.values():
             for batch in queue.batches:
                 batch.created_at_s = min(batch.created_at_s + away_s, now_s)
 
     def finish(self) -> None:
         """Send all batches and wait for their acknowledgements. Raises ProduceError."""
-        while self._busy:
+        while self._nonempty_queues:
             self.step()
         if self._options.acks == 0:
             self.barrier()
@@ -354,7 +355,7 @@ class Sender:
         now_s = time.monotonic()
         waiting = [
             queue
-            for queue in self._busy.values()
+            for queue in self._nonempty_queues.values()
             if queue.not_before_s <= now_s and queue.has_unsent
         ]
         if not waiting:
@@ -371,12 +372,12 @@ class Sender:
         for queue, leader in zip(waiting, leaders, strict=True):
             if leader is None or queue.not_before_s > now_s:  # the lookups may delay it
                 continue
-            if self._options.acks == 0 and queue.in_flight:  # a response is awaited: see `_acks`
-                continue
+            if self._options.acks == 0 and queue.in_flight:
+                continue  # the first batch is sent with acks=1, and its response has not come
             node_id = leader.leader
             if not self._can_send(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
-            if self._options.enable_idempotence:
+            if self._options.enable_idempotence:  # batches need a producer id
                 if queue.needs_next_epoch and self._transaction is None:
                     self._next_epoch(queue)
                 if queue.producer_id == NO_PRODUCER_ID and (
@@ -631,7 +632,7 @@ class Sender:
         if wait_s > 0:
             now_s = time.monotonic()
             until_s = min(now_s + wait_s, self._expiry_at_s)
-            not_before_s = [queue.not_before_s for queue in self._busy.values()]
+            not_before_s = [queue.not_before_s for queue in self._nonempty_queues.values()]
             for due_s in (*not_before_s, *self._muted_until_s.values()):
                 if now_s < due_s < until_s:
                     until_s = due_s
@@ -887,7 +888,7 @@ class Sender:
         """Stop counting a batch that has left its queue."""
         self.queued_bytes -= batch.size_bytes
         if not batch.queue.batches:
-            self._busy.pop(batch.queue.tp, None)
+            self._nonempty_queues.pop(batch.queue.tp, None)
 
     # --- batches that fail ------------------------------------------------------------------------
 
@@ -895,7 +896,7 @@ class Sender:
     def _expiry_at_s(self) -> float:
         """When the first batch expires (monotonic seconds); infinite without batches."""
         created_at_s = math.inf
-        for queue in self._busy.values():
+        for queue in self._nonempty_queues.values():
             if queue.batches:
                 created_at_s = min(created_at_s, queue.batches[0].created_at_s)
         return created_at_s + self._options.delivery_timeout_ms / 1000
@@ -915,7 +916,7 @@ class Sender:
         """Fail the batches that are older than delivery.timeout.ms, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
-        for queue in list(self._busy.values()):
+        for queue in list(self._nonempty_queues.values()):
             while queue.batches and now_s >= queue.batches[0].created_at_s + limit_s:
                 batch = queue.batches[0]
                 text = (
@@ -956,17 +957,17 @@ class Sender:
         text: str,
         cause: KafkaError | None = None,
         *,
-        sent: bool = True,
+        only_unsent: bool = False,
     ) -> None:
-        """Fail all batches of a partition; without `sent`, only those that were never sent."""
+        """Fail all batches of a partition, or only those that were never sent (`only_unsent`)."""
         # Batches that may be written come first: their error is the one that is raised.
         for batch in sorted(
             queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
         ):
-            if sent or not batch.attempts:
+            if not only_unsent or not batch.attempts:
                 self._fail(batch, text, cause)
 
-    def fail_all(self, text: str, *, sent: bool = True) -> None:
+    def fail_all(self, text: str, *, only_unsent: bool = False) -> None:
         """Fail the batches of all partitions, as `fail_partition`."""
-        for queue in list(self._busy.values()):
-            self.fail_partition(queue, text, sent=sent)
+        for queue in list(self._nonempty_queues.values()):
+            self.fail_partition(queue, text, only_unsent=only_unsent)

@@ -363,7 +363,8 @@ class TransactionManager(SenderTransaction):
                 self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_response
             )[tid]
         except BrokerError as error:
-            # The coordinator has no partitions: the requests that added them did not arrive.
+            # The coordinator has no partitions: the requests that added them did not arrive. They
+            # may still do, so the next transaction needs a new epoch (`_response_lost`).
             if commit or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
             self._response_lost = True
@@ -375,7 +376,8 @@ class TransactionManager(SenderTransaction):
 
     @property
     def must_abort(self) -> bool:
-        """Whether `close` must abort an open transaction."""
+        """Whether `close` must abort an open transaction: not one whose commit has begun, which the
+        coordinator may have committed."""
         return self.state in (
             State.IN_TRANSACTION,
             State.ABORTABLE_ERROR,

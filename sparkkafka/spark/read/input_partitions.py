@@ -181,7 +181,7 @@ def check_bounds(starting: source.OffsetBound, ending: source.OffsetBound) -> No
     if starting.from_time or ending.from_time:
         return  # `plan_ranges` treats offsets that were looked up by time
     for key in sorted(starts):
-        if 0 <= ends[key] < starts[key]:
+        if 0 <= ends[key] < starts[key]:  # not negative: neither latest nor earliest
             raise OptionError(
                 "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "
                 f"{TopicPartition(*key)}: {start_option} {starts[key]} is greater than "
@@ -291,7 +291,7 @@ def plan_ranges(
         end = offset_of(ending, tp, log_start, log_end)
         planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
         if bind_in_task:
-            planned = _with_open_ends(planned, starting, ending)
+            planned = _with_open_bounds(planned, starting, ending)
         if start == end:
             if planned.open_end:
                 ranges.append(planned)
@@ -320,7 +320,7 @@ def plan_ranges(
     return ranges, losses
 
 
-def _with_open_ends(
+def _with_open_bounds(
     planned: KafkaInputPartition, starting: source.OffsetBound, ending: source.OffsetBound
 ) -> KafkaInputPartition:
     """Return the range with those ends open for which the user gave no offset (see

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
-from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
+from sparkkafka.client.consumer.range_reader import OpenBounds, PlannedRange, RangeReader
 from sparkkafka.client.consumer.record import or_nulls, partition_column, times_as_us, topic_column
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -129,7 +129,7 @@ def read_small_ranges(
             size_bytes += batch.nbytes
             if size_bytes > max_bytes or deadline.expired:
                 return None
-    if not reader.names_topics:
+    if not reader.fetches_by_name:
         return list(_merge_batches(batches))
     # Checked after the read: if a topic still has its id, the records are those of that topic.
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
@@ -151,7 +151,7 @@ def _planned_ranges(
         planned.tp: PlannedRange(
             Selection(planned.start, planned.end, names, planned.times_ms),
             planned.topic_id,
-            open_ends=OpenEnds(
+            open_bounds=OpenBounds(
                 planned.open_start, planned.open_end, planned.whole_log, planned.leader_epoch
             ),
         )

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
+from sparkkafka.client.consumer.range_reader import OpenBounds, PlannedRange, RangeReader
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -401,9 +401,9 @@ def test_aborted_records_at_the_start_of_a_read_with_open_ends(fake_cluster, par
         producer.begin_transaction()
         producer.send_many("t", numbers(10), partition=1).result(10)
         producer.commit_transaction()
-    ends = OpenEnds(start=True, end=True, whole_log=True)
+    ends = OpenBounds(start=True, end=True, whole_log=True)
     ranges = {
-        TopicPartition("t", number): PlannedRange(Selection(0, 0), open_ends=ends)
+        TopicPartition("t", number): PlannedRange(Selection(0, 0), open_bounds=ends)
         for number in partitions
     }
     given = settings(fake_cluster, isolation_level="read_committed")

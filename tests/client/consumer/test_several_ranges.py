@@ -9,7 +9,7 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
+from sparkkafka.client.consumer.range_reader import OpenBounds, PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -228,9 +228,9 @@ def test_a_partition_that_gives_nothing_does_not_keep_the_others(filled: FakeClu
 def test_open_ends_are_bound_by_the_first_responses(filled: FakeCluster) -> None:
     """One request to each leader, though the last partition is empty."""
     filled.create_topic("empty")
-    ends = OpenEnds(end=True, leader_epoch=0)
-    ranges = planned(0, 0, open_ends=ends)
-    ranges[TopicPartition("empty", 0)] = PlannedRange(Selection(0, 0), open_ends=ends)
+    ends = OpenBounds(end=True, leader_epoch=0)
+    ranges = planned(0, 0, open_bounds=ends)
+    ranges[TopicPartition("empty", 0)] = PlannedRange(Selection(0, 0), open_bounds=ends)
     with open_cluster(filled) as cluster:
         assert read_all(cluster, ranges, fetch_max_wait_ms=20_000) == everything()
     fetches = filled.requests_of("Fetch")

@@ -164,7 +164,7 @@ def rejoin_needed(member: ClassicMember | ConsumerGroupMember) -> bool:
         return True
     with member._thread.lock:
         thread: Any = member._thread
-        if thread.is_lost or thread.failure is not None:
+        if thread.has_lost_membership or thread.failure is not None:
             return True
         if isinstance(member, ConsumerGroupMember):
             return thread.is_joining or not thread.is_in_group or thread.target is not None

@@ -86,7 +86,7 @@ def test_a_response_in_two_pieces(
                     found = reader.read_ready(ours, buffer)
             assert bytes(found) == expected
             assert tells_of(ours) == 1
-            assert not reader.begun_bytes
+            assert not reader.partial_bytes
         sender.join()
 
 
@@ -99,7 +99,7 @@ def test_what_was_begun_without_waiting_is_waited_for(
     theirs.sendall(whole[:1000])
     assert is_told(ours, 20)
     assert reader.read_ready(ours, buffer) is None
-    assert reader.begun_bytes == 1000
+    assert reader.partial_bytes == 1000
     sender = send_later(theirs, whole[1000:])
     assert bytes(reader.read(ours, buffer, Deadline(20_000))) == whole[4:]
     sender.join()

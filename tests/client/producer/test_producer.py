@@ -909,11 +909,11 @@ def test_ctrl_c_in_send_spoils_no_other_record(
             patch.setattr(producer_module, "time", SimpleNamespace(time=interrupted))
             with pytest.raises(KeyboardInterrupt):
                 producer.send("t", b"never", key=b"k", headers=[("h", b"")])
-        assert producer._buffer.used_bytes + producer._buffer.io_bytes < 100 * (before + 1)
+        assert producer._buffer.used_bytes + producer._buffer.taken_bytes < 100 * (before + 1)
         producer.flush(WAIT_S)
         producer.send("t", b"%d" % before)
         producer.flush(WAIT_S)
-        wait_until(lambda: not producer._buffer.used_bytes + producer._buffer.io_bytes)
+        wait_until(lambda: not producer._buffer.used_bytes + producer._buffer.taken_bytes)
     assert log_values(fake_cluster, "t") == numbers(before + 1)
 
 

@@ -62,7 +62,7 @@ def test_what_is_delivered_takes_no_memory_before_the_io_thread_frees_it() -> No
         buffer.take()
         assert not has_memory(buffer, 1)
         records.acknowledged(TopicPartition("t", 0), range(1), 0, -1)
-        assert buffer.io_bytes == LIMIT
+        assert buffer.taken_bytes == LIMIT
         assert has_memory(buffer, LIMIT)
 
 
@@ -96,10 +96,10 @@ def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.Mo
         monkeypatch.setattr(buffer, "wake", looked.release)  # once for each look of the caller
 
         def free() -> None:
-            for io_bytes in (80, 60, 50):
+            for taken_bytes in (80, 60, 50):
                 if looked.acquire(timeout=10):
-                    freed_bytes.append(LIMIT - io_bytes)
-                    buffer.free(io_bytes)
+                    freed_bytes.append(LIMIT - taken_bytes)
+                    buffer.free(taken_bytes)
 
         thread = threading.Thread(target=free)
         thread.start()
