@@ -529,8 +529,9 @@ _PARTITION_DIGITS, _OFFSET_DIGITS, _TIME_DIGITS = 10, 19, 13
 
 
 def _sequence(position: Column) -> Column:
-    """Return the text by which changes are sorted before they are applied. The time of a snapshot's
-    row begins with a minus."""
+    """Return the text by which changes are sorted before they are applied: the source's position,
+    the partition and offset, and the record's time, which for a snapshot's row is marked with a
+    minus."""
     time = F.coalesce(F.unix_millis("timestamp"), F.lit(0))
     partition, offset = _partition_and_offset()
     time = F.lpad(time.cast("string"), _TIME_DIGITS, "0")

@@ -164,8 +164,7 @@ class Lineage(StreamingQueryListener):
         """Emit the event of a failed run."""
         progress = self._last_progress.pop(str(event.runId), None)
         if event.exception is not None:
-            # Before the first progress report, the event has the id of the run.
-            last = progress or event
+            last = progress or event  # without a progress report: the event has the ids, too
             _attempt("look at a query", lambda: self._batch(last, timedelta(0), failed=True))
         self._queries.pop(str(event.runId), None)
 
@@ -285,6 +284,7 @@ class _ExecutionListener:
         )
 
     def onFailure(self, function: str, execution: Any, exception: Any) -> None:
+        """Emit the run of an execution that has failed."""
         _attempt(
             "look at an execution",
             lambda: self._lineage.on_execution(execution.analyzed(), timedelta(0), failed=True),

@@ -126,7 +126,7 @@ def commit_batch(
         # requests name. Those that are not known yet are looked up again.
         ids = [names.decisions, *_ids_of_attempts(names, reports)]
         ToCoordinator(cluster, FOR_TRANSACTION).find(ids, cluster.deadline())
-        # D1: now no other driver with the prefix of these transactional ids can decide.
+        # From here on no other driver with the prefix of these transactional ids can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
         last_decision = stored.decision
@@ -140,7 +140,8 @@ def commit_batch(
                 "(rows of these batches are then duplicated)"
             )
         elif last_decision is not None and last_decision.batch_id == batch_id:
-            # D3: the rows of this attempt must never become visible.
+            # An earlier start of the query has decided this batch: the rows of this attempt must
+            # never become visible.
             decided = _decided_transactions(names, last_decision)
             undecided = [reported[tid] for tid in reported if tid not in decided]
             end_transactions(cluster, undecided, commit=False)

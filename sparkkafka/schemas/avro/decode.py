@@ -214,7 +214,7 @@ class NumberDecoder(ValueDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
-        self._are_long = False  # whether the last values were long
+        self._last_were_long = False  # whether the last values were long
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_kept_values = self.reads_zero = not is_float
         self.reads_any_bytes = is_float
@@ -223,8 +223,8 @@ class NumberDecoder(ValueDecoder):
         """Return a number for each entry, of the column's type; 0 in bad rows."""
         values: NDArray[Any]
         if not self._is_float:
-            raw, bad = cursor.read_varints(self.path, self._bits, are_long=self._are_long)
-            self._are_long = raw.itemsize == 8
+            raw, bad = cursor.read_varints(self.path, self._bits, are_long=self._last_were_long)
+            self._last_were_long = raw.itemsize == 8
             values = unzigzag(raw, overwrite=True, dtype=self._dtype)
             if bad is not None:
                 values[bad] = 0

@@ -133,7 +133,7 @@ class VarintSkipper(Skipper):
     def __init__(self, path: str, bits: int) -> None:
         super().__init__(path, 1)
         self._bits = bits
-        self._are_long = False  # whether the last values were long
+        self._last_were_long = False  # whether the last values were long
 
     def skip(self, cursor: Cursor) -> None:
         cursor.read_varints(self.path)
@@ -142,8 +142,8 @@ class VarintSkipper(Skipper):
         """Return the position after the varint at each position `at`; None if one may have more
         than 64 bits. To `values`, if it is given, the unsigned numbers are appended."""
         if values is not None:
-            raw, after, wrong = read_unsigned(data, at, self._bits, are_long=self._are_long)
-            self._are_long = raw.itemsize == 8
+            raw, after, wrong = read_unsigned(data, at, self._bits, are_long=self._last_were_long)
+            self._last_were_long = raw.itemsize == 8
             values.append(raw)
             return after if wrong is None else None
         byte = data.take(at, mode="clip")

@@ -118,11 +118,11 @@ def sample_type(
         infer = format_module.infer
         found = other_envelopes.sample_type(form, samples, keys, infer, infers=infers)
         return pa.list_(pa.field("element", found)) if found and form.has_lists else found
-    node = other = None  # `other`: what is no envelope
+    node = no_envelope = None  # the types of envelopes together, and that of another record
     payloads: list[bytes] = []
-    prefix = b"\0"  # the prefix of the last sample
+    prefix = b"\0"  # the text of the last schema, up to its payload
     for sample in samples:
-        if sample.startswith(prefix):
+        if sample.startswith(prefix):  # the same schema again
             continue
         parts = _split(sample)
         if parts is None:
@@ -137,18 +137,19 @@ def sample_type(
             is_flat = envelope.form == DEBEZIUM_FLAT
             if found.name.startswith("io.debezium."):  # a heartbeat's, or a transaction's
                 continue
-            other = found
             if not envelope.unwraps or is_flat or "op" in found.children:
                 node = found if node is None else _merge(node, found)
-    if node is None and other is not None:
-        return _type_of(envelope, other)  # raises SchemaError
+            else:
+                no_envelope = found
+    if node is None and no_envelope is not None:
+        return _type_of(envelope, no_envelope)  # raises SchemaError
     if node is None:
         if not infers or not payloads:
             return None
         node = connect_types.type_of_arrow(format_module.infer(payloads))
         is_debezium = envelope.unwraps and envelope.form == DEBEZIUM
         if is_debezium and not node.children.get("after", connect_types.ConnectType()).children:
-            before = node.children.get("before")  # only deletes
+            before = node.children.get("before")  # all samples are deletes
             if before is not None and before.is_struct:
                 node = replace(node, children={**node.children, "after": before})
     return _type_of(envelope, node)

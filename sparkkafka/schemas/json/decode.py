@@ -50,8 +50,8 @@ MAX_ROWS_AFTER_FAILURE: Final = 1024
 MAX_BLOCK_BYTES: Final = 16 << 20
 CALL_COST_ROWS: Final = 256
 """A call of the fast reader costs as much as it takes to read this number of rows."""
-MAX_APART: Final = 3
-"""How many times the fields that pyarrow's reader cannot read in some rows are read apart."""
+MAX_SEPARATIONS: Final = 3
+"""How many times the fields that pyarrow's reader cannot read in some rows are read separately."""
 _PARSED_BYTES: Final = 1 << 16
 MAX_FAILED_READS: Final = 2
 """Once the fast reader has read this multiple of a batch's rows in vain, the remaining rows are
@@ -63,10 +63,10 @@ class JsonDecoder:
 
     normalizer: normalizes texts one by one. normalized: reads normalized texts, many at once. raw:
     reads texts as they are, many at once; None if pyarrow's reader cannot read all that is not
-    apart. complete: as raw, but, if the rest or exactness needs it, fails if a text has a field
+    separate. strict: as raw, but, if the rest or exactness needs it, fails if a text has a field
     that the type lacks.
 
-    maps: those of the outermost fields that are maps. raw and complete read each as a list.
+    maps: those of the outermost fields that are maps. raw and strict read each as a list.
     separate_fields: the other outermost fields that pyarrow's reader does not read. With exactness,
     there are none; with the rest, none that have fields or items themselves.
     """
@@ -81,38 +81,39 @@ class JsonDecoder:
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
 
-    def apart(self, names: Collection[str]) -> JsonDecoder:
-        """Return a decoder of the same values that also reads these outermost fields apart: it cuts
-        their values out of the texts and reads them as columns of their own."""
+    def with_separate(self, names: Collection[str]) -> JsonDecoder:
+        """Return a decoder of the same values that also reads these outermost fields separately: it
+        cuts their values out of the texts and reads them as columns of their own."""
         decoder = copy(self)
         decoder._plan(self.separate_fields.keys() | names)
         return decoder
 
-    def _plan(self, apart: Set[str]) -> None:
-        """Plan which fields are read apart: these, and those that pyarrow's reader cannot read."""
+    def _plan(self, separate: Set[str]) -> None:
+        """Plan which fields are read separately: these, and those that pyarrow's reader cannot
+        read."""
         root = self._root
         readable = {}
         self.maps: list[str] = []
         self.separate_fields: dict[str, _SeparateField] = {}
         for name, node in root.children.items() if root.kind == JsonKind.STRUCT else ():
-            if name not in apart and node.kind == JsonKind.MAP and _can_read_raw(node.item):
+            if name not in separate and node.kind == JsonKind.MAP and _can_read_raw(node.item):
                 self.maps.append(name)
                 readable[name] = JsonNode(JsonKind.LIST, pa.list_(node.item.type), node.children)
-            elif name not in apart and _can_read_raw(node):
+            elif name not in separate and _can_read_raw(node):
                 readable[name] = node
             else:
                 self.separate_fields[name] = _SeparateField(node)
         self.raw: BlockReader | None = None
-        self.complete: BlockReader | None = None
-        if readable and self.can_be_apart(self.separate_fields):
+        self.strict: BlockReader | None = None
+        if readable and self.can_be_separate(self.separate_fields):
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
             raw_node = JsonNode(JsonKind.STRUCT, raw_type, readable)
-            self.raw = self.complete = BlockReader(raw_node, normalized=False)
+            self.raw = self.strict = BlockReader(raw_node, normalized=False)
             if (self.with_rest or self.exact) and not self.separate_fields:
-                self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
+                self.strict = BlockReader(raw_node, normalized=False, strict=True)
 
-    def can_be_apart(self, names: Collection[str]) -> bool:
-        """Return whether these outermost fields can be read apart from the others (see `apart`)."""
+    def can_be_separate(self, names: Collection[str]) -> bool:
+        """Return whether these outermost fields can be read separately (see `with_separate`)."""
         if self.exact:
             return not names
         return not (self.with_rest and any(self._root.children[name].children for name in names))
@@ -130,7 +131,7 @@ class JsonDecoder:
 
 
 class _SeparateField:
-    """Writes the normalized texts of a field that is read apart, and reads them."""
+    """Writes the normalized texts of a field that is read separately, and reads them."""
 
     def __init__(self, node: JsonNode) -> None:
         self.node = node
@@ -140,12 +141,12 @@ class _SeparateField:
 
 class _Batch:
     """The work of one call of `decode`. Its rows are indexes among the payloads that are not null.
-    `times_apart`: how many times more fields can be read apart."""
+    `separations_left`: how many times more fields can be read separately."""
 
     def __init__(
-        self, decoder: JsonDecoder, payloads: pa.Array, times_apart: int = MAX_APART
+        self, decoder: JsonDecoder, payloads: pa.Array, separations_left: int = MAX_SEPARATIONS
     ) -> None:
-        self._decoder, self._times_apart = decoder, times_apart
+        self._decoder, self._separations_left = decoder, separations_left
         self._count = len(payloads)
         self._present = np.flatnonzero(arrow.is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
@@ -176,20 +177,20 @@ class _Batch:
     def _read(self) -> None:
         """Read all rows: with pyarrow's reader, if they are enough to make that fast; those that it
         cannot read are normalized one by one and then read. Both of the decoder's readers, `raw`
-        and `complete`, read texts as they are; `complete` fails at fields that the type lacks."""
-        complete, raw = self._decoder.complete, self._decoder.raw
-        if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
+        and `strict`, read texts as they are; `strict` fails at fields that the type lacks."""
+        strict, raw = self._decoder.strict, self._decoder.raw
+        if strict is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
         else:
-            self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
+            self._normalize(np.sort(np.concatenate(self._read_blocks(strict, raw))))
         self._read_normalized()
 
-    def _read_apart(self, rows: Ints, names: Collection[str]) -> None:
+    def _read_separately(self, rows: Ints, names: Collection[str]) -> None:
         """Read rows whose values of the fields `names` pyarrow's reader cannot read with the
         others: a decoder that reads these fields separately reads only these rows, as a batch of
         its own."""
-        decoder = self._decoder.apart(names)
-        part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._times_apart - 1)
+        decoder = self._decoder.with_separate(names)
+        part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._separations_left - 1)
         part._read()
         self._blocks += part._blocks
         self._block_rows += [rows[block_rows] for block_rows in part._block_rows]
@@ -199,9 +200,10 @@ class _Batch:
 
     # --- many texts at once -----------------------------------------------------------------------
 
-    def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[Ints]:
-        """Read all rows that pyarrow's reader can read, in blocks; return the others. A block that
-        fails is cut, and its parts are read again."""
+    def _read_blocks(self, strict: BlockReader, raw: BlockReader) -> list[Ints]:
+        """Read all rows that pyarrow's reader can read, in blocks; return the others, to be read
+        one by one. A block that fails is cut, and its parts are read again. `strict` fails at a
+        field that the type lacks, `raw` ignores it."""
         cut = cut_long_strings(self._texts)
         texts, self._strings = cut or (self._texts, None)
         doubtful = self._doubtful_texts(texts)
@@ -211,19 +213,21 @@ class _Batch:
         if self._decoder.maps:
             texts = self._rewrite_maps(texts, doubtful)
         others = [np.flatnonzero(doubtful)]
-        apart: list[tuple[Ints, Set[str]]] = []
-        waiting = self._cut_by_size(np.flatnonzero(~doubtful))
-        failed_rows = 0
-        while waiting:
-            rows = waiting.pop()
-            if len(rows) < MIN_BLOCK_ROWS or failed_rows > MAX_FAILED_READS * len(self._texts):
+        # Rows to be read with some fields separately, and the names of these fields.
+        separate: list[tuple[Ints, Set[str]]] = []
+        pending = self._cut_by_size(np.flatnonzero(~doubtful))
+        rows_read_in_vain = 0
+        while pending:
+            rows = pending.pop()
+            has_failed_often = rows_read_in_vain > MAX_FAILED_READS * len(self._texts)
+            if len(rows) < MIN_BLOCK_ROWS or has_failed_often:
                 others.append(rows)
                 continue
             block_texts = _take(texts, rows)
             has_rests = self._decoder.with_rest and bool(fields)
             try:
                 try:
-                    block = complete.read(block_texts, self._strings)
+                    block = strict.read(block_texts, self._strings)
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
@@ -231,21 +235,21 @@ class _Batch:
                         others.append(rows)
                         continue
                     block = raw.read(block_texts, self._strings)
-                    has_rests = True
+                    has_rests = True  # the fields at which `strict` failed
                 is_read = np.ones(len(rows), np.bool_)
                 if fields or self._decoder.maps:
                     is_read, block = self._add_fields(block, rows, fields)
                 if has_rests and is_read.any():
                     self._add_rests_of_fitting(rows[is_read])
             except ReadError as error:
-                stopped = min(error.row if error.row is not None else len(rows), len(rows))
-                failed_rows += stopped + CALL_COST_ROWS
-                suspects, names, parts = self._cut_at_failure(rows, stopped, error, raw)
-                if names and len(suspects) >= MIN_BLOCK_ROWS:
-                    apart.append((suspects, names))
+                stopped_at = min(error.row if error.row is not None else len(rows), len(rows))
+                rows_read_in_vain += stopped_at + CALL_COST_ROWS
+                unreadable, names, parts = self._cut_at_failure(rows, stopped_at, error, raw)
+                if names and len(unreadable) >= MIN_BLOCK_ROWS:
+                    separate.append((unreadable, names))
                 else:
-                    others.append(suspects)
-                waiting.extend(parts)
+                    others.append(unreadable)
+                pending.extend(parts)
                 continue
             others.append(rows[~is_read])
             rows = rows[is_read]
@@ -254,9 +258,10 @@ class _Batch:
                 self._reasons |= {row: reasons[row] for row in rows.tolist() if row in reasons}
             self._blocks.append(block)
             self._block_rows.append(rows)
-        if apart:
-            all_names = frozenset().union(*(names for _, names in apart))
-            self._read_apart(np.sort(np.concatenate([rows for rows, _ in apart])), all_names)
+        if separate:
+            all_names = frozenset().union(*(names for _, names in separate))
+            all_rows = np.sort(np.concatenate([rows for rows, _ in separate]))
+            self._read_separately(all_rows, all_names)
         return others
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
@@ -480,43 +485,44 @@ class _Batch:
         return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BLOCK_BYTES)) + 1)
 
     def _cut_at_failure(
-        self, rows: Ints, stopped: int, error: ReadError, reader: BlockReader
+        self, rows: Ints, stopped_at: int, error: ReadError, reader: BlockReader
     ) -> tuple[Ints, Set[str], list[Ints]]:
         """Cut rows that pyarrow's reader could not read together. Return: the rows that the reader
         cannot read, as far as they are known; the outermost fields that have the values it cannot
-        read (none if unknown, or if they cannot be read apart); and the parts in which the other
-        rows are read again. `stopped`: the index of the row at which the reader stopped, len(rows)
-        if unknown."""
-        pattern, names = reader.misfit_pattern(error.message)
-        if names:
+        read (none if unknown, or if they cannot be read separately); and the parts in which the
+        other rows are read again. `stopped_at`: the index of the row at which the reader stopped,
+        len(rows) if unknown."""
+        knows_row = stopped_at < len(rows)
+        pattern, names_by_group = reader.misfit_pattern(error.message)
+        if names_by_group:
+            # Look for all texts with such a value, not only the one at which the reader stopped.
             matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
             candidates = [(match.start(), match.lastindex or 0) for match in matches]
             misfits = np.array([at for at, _ in candidates], np.int64)
             is_suspect = np.isin(rows, np.searchsorted(self._offsets, misfits, "right") - 1)
-            if stopped < len(rows):
-                is_suspect[stopped] = True
-            if np.count_nonzero(is_suspect) > (stopped < len(rows)):
-                apart = {
-                    name for number in {n for _, n in candidates} for name in names[number - 1]
-                }
-                if not self._can_be_apart(apart):
-                    apart = set()
-                return rows[is_suspect], apart, [rows[~is_suspect]]
-        if error.field is not None and self._can_be_apart([error.field]):
+            if knows_row:
+                is_suspect[stopped_at] = True
+            if np.count_nonzero(is_suspect) > knows_row:  # other rows, too
+                groups = {group for _, group in candidates}
+                names = set().union(*(names_by_group[group - 1] for group in groups))
+                if not self._can_be_separate(names):
+                    names = set()
+                return rows[is_suspect], names, [rows[~is_suspect]]
+        if error.field is not None and self._can_be_separate([error.field]):
             return rows, {error.field}, []
         if error.is_syntax and np.any(is_damaged := self._is_damaged[rows]):
             return rows[is_damaged], set(), [rows[~is_damaged]]
-        if stopped < len(rows):
-            after = rows[stopped + 1 :]
+        if knows_row:
+            after = rows[stopped_at + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
-            parts = [rows[:stopped], *np.split(after, list(cuts))]
-            return rows[stopped : stopped + 1], set(), parts
+            parts = [rows[:stopped_at], *np.split(after, list(cuts))]
+            return rows[stopped_at : stopped_at + 1], set(), parts
         return rows[:0], set(), np.array_split(rows, 4)
 
-    def _can_be_apart(self, names: Collection[str]) -> bool:
-        """Return whether these fields can be read apart, and the limit of such reads is not
+    def _can_be_separate(self, names: Collection[str]) -> bool:
+        """Return whether these fields can be read separately, and the limit of such reads is not
         reached."""
-        return self._times_apart > 0 and self._decoder.can_be_apart(names)
+        return self._separations_left > 0 and self._decoder.can_be_separate(names)
 
     @cached_property
     def _is_damaged(self) -> Flags:
@@ -730,17 +736,17 @@ class ReadError(Exception):
 
 
 class BlockReader:
-    """Reads many texts of one node at once, normalized or as they are. With `all_fields`, a field
+    """Reads many texts of one node at once, normalized or as they are. With `strict`, a field
     that the type lacks is an error."""
 
-    def __init__(self, root: JsonNode, *, normalized: bool, all_fields: bool = False) -> None:
+    def __init__(self, root: JsonNode, *, normalized: bool, strict: bool = False) -> None:
         self._root = root
         self._normalized = normalized
         fields = [("v", root)] if normalized else list(root.children.items())
         self._options = pj.ParseOptions(
             explicit_schema=pa.schema([(name, _reader_type(node)) for name, node in fields]),
             newlines_in_values=True,
-            unexpected_field_behavior="error" if all_fields else "ignore",
+            unexpected_field_behavior="error" if strict else "ignore",
         )
 
     def read(self, texts: pa.Array, strings: pa.Array | None = None) -> pa.Array:

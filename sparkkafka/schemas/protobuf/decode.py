@@ -380,14 +380,14 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return the column of a field that has one value. In messages without the field, the value
         is its default, or null."""
-        # present: which messages have it; None if all or (without tokens) none have it
-        present = None
-        if tokens is not None and tokens.messages is not None:
+        present: Flags | None = None  # which messages have the field; None: all of them
+        if tokens is None:
+            present = np.zeros(self.count, np.bool_)
+        elif tokens.messages is not None:
             present = self._is_among(tokens.messages)
-        if field.required and (tokens is None or present is not None):
-            missing = np.ones(self.count, np.bool_) if present is None else ~present
+        if field.required and present is not None:
             self.state.add_bad(
-                self.rows[missing], field.path, lambda _: "it is required, and missing"
+                self.rows[~present], field.path, lambda _: "it is required, and missing"
             )
         if tokens is None:
             if field.default is None or field.message is not None:

@@ -67,40 +67,39 @@ def _any_message(message: ProtobufMessage, test: Callable[[ProtobufMessage], boo
 
 
 def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) -> bytes:
-    """Copy a message, and all messages inside it.
+    """Copy a message, and all messages inside it. `by_runtime`: the runtime wrote it.
 
-    What the runtime wrote (`by_runtime`) is copied without the fields that are not read, and with
-    messages for groups. Other payloads are copied without unknown fields in the entries of maps:
-    Java, Go and C++ skip these fields, but the runtime for Python drops the whole entry. Raises
-    ValueError for damaged bytes.
+    For the runtime (not `by_runtime`) the entries of maps are copied without unknown fields: Java,
+    Go and C++ skip these fields, but the runtime for Python drops the whole entry. For `decode.py`
+    (`by_runtime`) fields that are not read are left out, and groups become messages with a length.
+    Raises ValueError for damaged bytes.
     """
     fields = {field.number: field for field in message.fields}
-    in_entry = types.is_map_entry(message.descriptor)
+    in_map_entry = types.is_map_entry(message.descriptor)
+    drops_unknown = by_runtime or in_map_entry
     out = bytearray()
     at, end = 0, len(data)
     while at < end:
         start = at
         tag, at = read_tag(data, at, end)
         begin, stop, at = _find_value(data, tag, at, end)
-        field = fields.get(tag >> 3)
-        matches = field is not None and tag & 7 == types.FIELD_TYPES[field.kind].wire
-        if field is None or (in_entry and not matches):
-            if not by_runtime and not in_entry:
+        number, wire_type = tag >> 3, tag & 7
+        field = fields.get(number)
+        has_wire_type = field is not None and wire_type == types.FIELD_TYPES[field.kind].wire
+        if field is None or (in_map_entry and not has_wire_type):  # an unknown field
+            if not drops_unknown:
                 out += data[start:at]
             continue
         # A special field (Timestamp, Decimal, …) is read from its bytes: it is copied as it is.
-        inner = field.message if matches and field.special is None else None
-        is_group = tag & 7 == types.SGROUP
-        if inner is None and not (is_group and by_runtime):
-            out += data[start:at]
-            continue
-        content = bytes(data[begin:stop])
+        inner = field.message if has_wire_type and field.special is None else None
+        is_group = wire_type == types.SGROUP
+        content: bytes | memoryview = data[begin:stop]
         if inner is not None:
             content = _rewrite(data[begin:stop], inner, by_runtime=by_runtime)
-        if is_group and not by_runtime:
-            out += b"".join((data[start:begin], content, data[stop:at]))
+        if (is_group and by_runtime) or (inner is not None and not is_group):
+            out += varint_bytes(number << 3 | types.LEN) + varint_bytes(len(content)) + content
         else:
-            out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(content)) + content
+            out += b"".join((data[start:begin], content, data[stop:at]))
     return bytes(out)
 
 

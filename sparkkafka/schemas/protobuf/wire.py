@@ -60,14 +60,14 @@ class WireData:
 @dataclass(order=True, slots=True)
 class KnownTag:
     """A tag (number << 3 | wire type) of messages. `code`: its bytes. `slot`: where its tokens are
-    put, or SKIP. `repeated`: it may come several times in a row. `are_long`: the last varints had
-    more than three bytes, as the next ones may."""
+    put, or SKIP. `repeated`: it may come several times in a row. `last_were_long`: the last varints
+    had more than three bytes, as the next ones may."""
 
     tag: int
     code: bytes
     slot: int
     repeated: bool
-    are_long: bool = False
+    last_were_long: bool = False
 
 
 class Tokens(NamedTuple):
@@ -269,8 +269,8 @@ class _Tokenizer:
                 size[length > np.uint64(1 << 31)] = 1 << 31  # beyond any end
             after = body + size
         elif wire == VARINT:
-            value, after, too_long = read_varints(data, begin, are_long=known.are_long)
-            known.are_long = value.itemsize == 8
+            value, after, too_long = read_varints(data, begin, are_long=known.last_were_long)
+            known.last_were_long = value.itemsize == 8
         else:
             value, width = words_at(data, begin), FIXED_WIDTH[wire]
             if wire == I32:

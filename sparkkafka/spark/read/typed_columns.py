@@ -135,8 +135,9 @@ class _TypedRead:
 
     @cached_property
     def table_topics(self) -> list[str] | None:
-        """With envelope.columns=row the topics with changes of a table, if that are not all topics
-        of the read: heartbeats and transactions have topics of their own. None: all topics."""
+        """With envelope.columns=row, those topics of the read whose schema is that of a table's
+        changes; None if all are, or if that is not known. (Heartbeats and transactions have topics
+        of their own.)"""
         column = self.formats.value
         if (
             self.registry is None
@@ -234,7 +235,7 @@ class _TypedRead:
         compiled_schemas = {
             schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
         }
-        is_from_schema = bool(pins)
+        is_from_schema = bool(pins)  # with pins `arrow_type` comes from `typed_schema`
 
         def plan(chosen: ChosenSchema) -> ColumnPlan:
             compiled = compiled_schemas[chosen.schema]

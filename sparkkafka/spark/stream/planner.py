@@ -85,22 +85,22 @@ class StreamPlanner:
         # batch reads nothing of them, and ends at their first offsets: then the checkpoint no
         # longer has offsets of the old topic, even if the query fails later.
         self._recreated: dict[str, Offsets] = {}
-        self._initial: Offsets | None = None  # where a new query starts
-        # Partitions of which the query's first batch reads nothing: see `initial_offsets`.
-        self._empty_at_first: set[TopicPartition] = set()
+        self._initial_offsets: Offsets | None = None  # where a new query starts
+        # The query's first batch ends where these partitions start: see `initial_offsets`.
+        self._unread_in_first_batch: set[TopicPartition] = set()
         self._has_proposed_end = False  # in this process
         self._deleted: set[str] = set()  # topics
         self._last_served: TopicPartition | None = None
         self._last_batch_at_s = -math.inf
         self.offset_bytes: dict[TopicPartition, float] = {}  # mean bytes on disk per offset
         self._sizes_refreshed_at_s = -math.inf  # when the last lookup of sizes succeeded
-        self._sizes_at_s = 0.0  # when sizes for grouping are looked up again
+        self._grouping_sizes_due_at_s = 0.0  # when sizes for grouping are looked up again
         self._planned: StreamPlan | None = None  # until `begin_batch`
-        self._first_batch_begun = False  # in this process
-        self._is_first = False  # the planned batch is the query's first one
-        # Ranges of the plan whose start is not in Spark's progress: those of a query's first batch
-        # and of new partitions.
-        self._unreported: list[KafkaInputPartition] = []
+        self._has_begun_batch = False  # in this process
+        self._plans_first_batch = False  # the planned batch is the query's first one
+        # Ranges of the plan whose offsets `begin_batch` counts, since Spark's progress does not
+        # have their start: those of a query's first batch and of new partitions.
+        self._uncounted: list[KafkaInputPartition] = []
         self._log_batch: Callable[[], None] | None = None
         """Logs the batch that was planned last, once it has finished."""
         self.report = Report()  # the report of the next plan
@@ -121,17 +121,17 @@ class StreamPlanner:
         there: it ends where they start. (Spark also calls this twice within one run, and gets the
         same offsets.)
         """
-        if self._initial is not None:
-            return self._initial
+        if self._initial_offsets is not None:
+            return self._initial_offsets
 
         def lookup(deadline: Deadline) -> Offsets:
             chosen = self._offset_reader.subscribed_partitions(deadline)
             self._remember_topic_ids(chosen)
-            start, self._empty_at_first = self._offset_reader.start_offsets(chosen, deadline)
+            start, self._unread_in_first_batch = self._offset_reader.start_offsets(chosen, deadline)
             return start
 
-        self._initial = self._with_attempts("looking up the first offsets", lookup)
-        return self._initial
+        self._initial_offsets = self._with_attempts("looking up the first offsets", lookup)
+        return self._initial_offsets
 
     def next_end(self, start: Offsets, *, limited: bool) -> Offsets:
         """Return the offsets at which the next micro-batch ends; `start` if it waits for more
@@ -141,8 +141,10 @@ class StreamPlanner:
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
-        if not self._has_proposed_end and start == self._initial:
-            self._proposed |= {tp: start[tp] for tp in self._empty_at_first if tp in self._proposed}
+        if not self._has_proposed_end and start == self._initial_offsets:
+            self._proposed |= {
+                tp: start[tp] for tp in self._unread_in_first_batch if tp in self._proposed
+            }
         self._has_proposed_end = True
         return self._proposed
 
@@ -161,12 +163,14 @@ class StreamPlanner:
     def plan(self, start: Offsets, end: Offsets) -> list[TaskPartition]:
         """Return the input partitions of a micro-batch, to be taken with `begin_batch`. Raises
         DataLossError (failOnDataLoss)."""
-        self._is_first = not self._first_batch_begun and start == self._initial
-        if not self._has_proposed_end and start == self._initial:
-            # Spark repeats the first batch of a process that crashed, with the end which that one
-            # proposed: where these partitions started. Newer partitions wait for the next batch.
+        is_query_start = start == self._initial_offsets
+        self._plans_first_batch = is_query_start and not self._has_begun_batch
+        if is_query_start and not self._has_proposed_end:
+            # Spark repeats the first batch, because the process that proposed its end has crashed.
+            # In that process, partitions of which the batch reads nothing started where it ends.
+            # Partitions that are not in `end` are newer: they wait for the next batch.
             start = {
-                tp: end[tp] if tp in self._empty_at_first else offset
+                tp: end[tp] if tp in self._unread_in_first_batch else offset
                 for tp, offset in start.items()
                 if tp in end
             }
@@ -186,14 +190,14 @@ class StreamPlanner:
         options = self._options
         ranges = self._offset_reader.task_ranges(plan.ranges, self._topic_ids)
         if options.min_partitions is not None or options.max_records_per_partition is not None:
-            tasks: list[TaskPartition] = list(ranges)
+            tasks: list[TaskPartition] = list(ranges)  # the user has chosen the sizes of tasks
         else:
             tasks = input_partitions.group_small_ranges(
                 ranges, self._sizes_for_grouping(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan
-        self._unreported = [
-            planned for planned in plan.ranges if self._is_first or planned.tp not in start
+        self._uncounted = [
+            planned for planned in plan.ranges if self._plans_first_batch or planned.tp not in start
         ]
         return tasks
 
@@ -207,6 +211,7 @@ class StreamPlanner:
             self._target = latest
         recreated = [tp for tp in latest if tp.topic in self._recreated and tp in start]
         if recreated:
+            # An empty batch moves the checkpoint to the first offsets of the new topics.
             first = self._offsets_at(EARLIEST, recreated, deadline)
             end = {tp: first.get(tp, start[tp]) for tp in latest if tp in start}
             if end != start:
@@ -431,14 +436,14 @@ class StreamPlanner:
         self.finish_batch()
         if plan is not None:
             self._begin_log_line(plan, end)
-        self._first_batch_begun = True
-        for planned in self._unreported:  # Spark's progress does not have their start
+        self._has_begun_batch = True
+        for planned in self._uncounted:  # Spark's progress does not have their start
             self.report.add(Count.OFFSETS, planned.count, planned.topic, planned.partition)
-        self._unreported = []
+        self._uncounted = []
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:
             ends = [(*tp, offset) for tp, offset in end.items()]
-            report.ends = ends_key(ends, is_first=self._is_first)
+            report.ends = ends_key(ends, is_first=self._plans_first_batch)
             report.send(self._options.metrics_address)
 
     # --- lookups ----------------------------------------------------------------------------------
@@ -475,9 +480,11 @@ class StreamPlanner:
         if (
             len(ranges) > 1
             and sum(planned.count for planned in ranges) > 64  # so few share a task anyway
-            and now_s >= self._sizes_at_s
+            and now_s >= self._grouping_sizes_due_at_s
         ):
-            self._sizes_at_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
+            self._grouping_sizes_due_at_s = (
+                now_s + SIZES_MAX_AGE_S
+            )  # even if the lookup is not authorized
             self._refresh_sizes_if_allowed({planned.tp: planned.count for planned in ranges})
         return self.offset_bytes
 

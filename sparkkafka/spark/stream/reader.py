@@ -339,7 +339,7 @@ class PlanAhead:
 
     def _plan_in_thread(self, start: Offsets, end: Offsets) -> None:
         """Plan the micro-batch; keep the plan, or the error, for `take`."""
-        # This releases the GIL: the main thread sends its response to Spark before planning begins.
+        # Let the main thread send its response to Spark before planning begins: this frees the GIL.
         time.sleep(0.001)
         try:
             self._planned.set_result(self._plan(start, end))
