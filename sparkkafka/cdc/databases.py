@@ -402,6 +402,7 @@ def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
 
 
 def _is_plain_array(type: DataType) -> bool:
+    """Return whether a column is an array of values that are not nested."""
     return isinstance(type, ArrayType) and not isinstance(
         type.elementType, MapType | StructType | ArrayType
     )

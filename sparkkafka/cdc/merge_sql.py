@@ -180,6 +180,8 @@ class Merge:
         return text
 
     def _or_error(self, unknown: str, value: str = f"_s.{POSITION}") -> str:
+        """Return the SQL for `value`, which raises an error with the key and the names of the
+        unsent columns if the condition `unknown` is true."""
         key = ", ' ', ".join(f"_s.{self.name(key)}" for key in self.keys)
         names = f"replace(_s.{UNAVAILABLE}, '{SEPARATOR}', ' ')"
         message = f"concat({_text(UNKNOWN_VALUE)}, {names}, ' key ', {key})"
@@ -340,6 +342,7 @@ class HistoryMerge(Merge):
         )
 
     def value(self, column: str) -> str:
+        """Return the SQL for a column's new value: the previous one if the change lacks it."""
         name = self.name(column)
         if column not in self.unsent_columns:
             return f"_s.{name}"

@@ -230,6 +230,7 @@ def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
 
 
 def _definitions(merge: Merge, rows: DataFrame, names: Sequence[str]) -> list[str]:
+    """Return "name type" for each of these columns, as CREATE TABLE takes them."""
     types = {field.name: field.dataType.simpleString() for field in rows.schema}
     types |= {VALID_TO: "timestamp", IS_CURRENT: "boolean"}
     return [f"{merge.name(name)} {types[name]}" for name in names]

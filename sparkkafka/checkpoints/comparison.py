@@ -73,6 +73,7 @@ def verify(checkpoint: logs.Checkpoint) -> list[VerifyFinding]:
     findings: list[VerifyFinding] = []
 
     def error(name: str, text: str) -> None:
+        """Add a finding of the level error about the file `name`."""
         where = checkpoint.storage.location_of(name)
         # The text of an exception begins with the file's name.
         findings.append(VerifyFinding("error", where, text.removeprefix(where).lstrip(": ")))

@@ -157,6 +157,8 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
     registry's framing does, unless the flags name another format."""
 
     def format_of(column: str, flag: str) -> str:
+        """Return the format that a flag names. With the default, text, it is Avro if the column's
+        first payload begins with a zero byte, as Confluent's frames do."""
         values = (value for batch in batches for value in batch.column(column).to_pylist())
         first: bytes = next(filter(None, values), b"")
         return AVRO if flag == TEXT and first[:1] == b"\0" else flag

@@ -105,6 +105,8 @@ def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
 
 
 def _row(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return the row before or after a change (`name`), parsed if it is a text; None without
+    one."""
     row = value.get(name)
     if isinstance(row, str):  # a document of MongoDB
         row, _ = _payload(row, name)

@@ -386,6 +386,7 @@ def with_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def run(**values: Any) -> None:
+        """Call the verb: the values of options that belong to a group are passed as one object."""
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         verb(**values)

@@ -134,6 +134,7 @@ def replace_options_by_flags(message: str) -> str:
     what only Spark's users need to know."""
 
     def flag(match: re.Match[str]) -> str:
+        """Return the flag of the command line for an option that a message names."""
         name, value = match[1], match[2]
         if name in _FLAGS:
             return _FLAGS[name] if value is None else f"{_FLAGS[name]} {value}"

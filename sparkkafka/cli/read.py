@@ -336,6 +336,7 @@ class StdoutSink:
         out.flush()  # earlier output comes first
 
     def write(self, batch: Any) -> None:
+        """Write the records of a batch; for a terminal, without control characters."""
         for text in self._format.texts(batch):
             self._out.write(_escape_controls(text) if self._is_terminal else text)
         self._out.flush()

@@ -206,6 +206,7 @@ class History:
             self._pop(0)
 
     def _pop(self, index: int) -> None:
+        """Drop the point at this index from all curves."""
         self._times_ms.pop(index)
         for curve in self._curves.values():
             curve.pop(index)
@@ -222,6 +223,7 @@ class History:
             return document
 
     def _points(self, key: tuple[str, str]) -> list[float | None]:
+        """Return the values of a curve, None where a snapshot has none."""
         curve = self._curves.get(key)
         if curve is None:
             return [None] * len(self._times_ms)

@@ -309,6 +309,7 @@ class FetchMetrics(_ClientMetrics):
             lags.record(lag, now_s)
 
     def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
+        """Count records of a topic that a poll returns."""
         counts = self._topics[topic]
         counts["records-consumed"].record(records, now_s)
         counts["bytes-consumed"].record(size_bytes, now_s)

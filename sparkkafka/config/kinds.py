@@ -144,6 +144,7 @@ def one_of(*choices: str, fold: Callable[[str], str] = str, hint: str = "") -> K
     Java ignores case; `hint` is added to the error."""
 
     def parse(text: str) -> str:
+        """Return the choice that the text names, once `fold` has changed its case."""
         value = fold(text.strip())
         if value not in choices:
             raise ValueError(hint)
@@ -448,6 +449,7 @@ def java_class(classes: tuple[str, ...], instead: str) -> Kind:
     error for another class has the advice `instead`."""
 
     def parse(text: str) -> str:
+        """Return the known class that the text names. Raises ValueError for another one."""
         known = known_class(text, classes)
         if known is None:
             raise ValueError(f"{_NO_JAVA}: {instead}")

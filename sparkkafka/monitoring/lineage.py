@@ -143,6 +143,8 @@ class Lineage(StreamingQueryListener):
         """Keep the query of this run: its plan is read when it has processed a batch."""
 
         def keep() -> None:
+            """Keep Spark's object of the query, from which its plan is read at the end of each
+            batch."""
             query = self._spark._jsparkSession.streams().get(str(event.id))
             if query is not None:
                 self._queries[str(event.runId)] = query.streamingQuery()

@@ -96,6 +96,7 @@ class Pusher:
         self._thread.join(2 * PUSH_LIMIT_S)
 
     def _push_until_closed(self) -> None:
+        """Push the metrics every `_every_s`, and once more at the end."""
         while not self._closing.wait(self._every_s):
             self.push()
         self.push()

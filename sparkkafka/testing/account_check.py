@@ -103,6 +103,7 @@ class AccountCheck:
         return of_file | bounded | given
 
     def report(self, mark: str, step: str, text: object, seconds: float = 0.0) -> None:
+        """Print one line of the report."""
         self.marks.append(mark)
         # Texts of a broker may move the cursor of a terminal.
         line = " ".join(printable(str(text)).split())
@@ -127,6 +128,8 @@ class AccountCheck:
         return result
 
     def run(self, topic: str | None, write: str | None) -> None:
+        """Run all steps: connections, the cluster, and then reads and writes of the given
+        topics."""
         options = parse_admin_settings(self.settings("admin"))
         self.report(OK, "security.protocol", options.security.protocol)
         reached = False
@@ -165,6 +168,8 @@ class AccountCheck:
     # --- connections -----------------------------------------------------------------------------
 
     def tls(self, host: str, port: int) -> str:
+        """Open a TLS connection; return its version and cipher, and whether the server's
+        certificate was verified."""
         options = parse_admin_settings(self.settings("admin"))
         deadline = Deadline(self.timeout_s * 1000)
         security = connection_security(options, host, port)
@@ -179,6 +184,7 @@ class AccountCheck:
             return f"{tls.version()}, {cipher[0] if cipher else ''}, certificate {verified}"
 
     def connect(self, host: str, port: int) -> _Connected:
+        """Open a connection with authentication; return the versions that the broker offers."""
         options = parse_admin_settings(self.settings("admin"))
         security = connection_security(options, host, port)
         with Connection.open(host, port, options, Deadline(self.timeout_s * 1000)) as connection:
@@ -202,6 +208,7 @@ class AccountCheck:
     # --- reads -----------------------------------------------------------------------------------
 
     def read_steps(self, admin: Admin, topic: str) -> None:
+        """Run the steps that read from a topic."""
         resource = ConfigResource("topic", topic)
         describe = partial(admin.describe_configs, [resource])
         self.step(
@@ -247,6 +254,7 @@ class AccountCheck:
         maybe_created = True
 
         def create() -> str:
+            """Create the topic. After some errors it may exist: `maybe_created`."""
             nonlocal maybe_created
             try:
                 admin.create_topic(topic, partitions=1)
@@ -263,6 +271,7 @@ class AccountCheck:
                 self.step(f"deletion of {topic}", partial(_done, delete))
 
     def write_steps(self, admin: Admin, topic: str) -> None:
+        """Run the steps that write to a topic."""
         tp = TopicPartition(topic, 0)
         spans = self.step("offsets before the writes", lambda: _Spans.of(admin, topic))
         if spans is None:
@@ -291,6 +300,8 @@ class AccountCheck:
             self.step("deletion of the group", partial(_done, lambda: delete().all()))
 
     def send(self, tp: TopicPartition, idempotent: str = "true", codec: str | None = None) -> str:
+        """Send the test records, and wait for their acknowledgement. `idempotent` is
+        enable.idempotence."""
         codecs = {} if codec is None else {"compression_type": codec}
         settings = self.settings("producer", enable_idempotence=idempotent, **codecs)
         with Producer(settings) as producer:
@@ -375,6 +386,7 @@ class _Spans:
 
     @classmethod
     def of(cls, admin: Admin, topic: str) -> _Spans:
+        """Look up the first offsets and the ends of a topic."""
         rows = admin.describe_topic(topic).partitions
         partitions = [TopicPartition(topic, row.partition) for row in rows]
         begins = _offsets(admin, partitions, OffsetSpec.earliest())
@@ -404,11 +416,13 @@ class _End:
 def _offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
 ) -> dict[TopicPartition, int]:
+    """Return the offset of each partition that `spec` names."""
     listed = admin.list_offsets(dict.fromkeys(partitions, spec)).all()
     return {tp: row.offset for tp, row in listed.items()}
 
 
 def _by_time_text(admin: Admin, partitions: Iterable[TopicPartition]) -> str:
+    """Return how many partitions have records of the last hour."""
     hour_ago = OffsetSpec.for_timestamp(int(time.time() - 3600) * 1000)
     found = _offsets(admin, partitions, hour_ago)
     filled = sum(offset >= 0 for offset in found.values())
@@ -435,6 +449,7 @@ def _done(work: Callable[[], object]) -> str:
 
 
 def _seconds(text: str) -> float:
+    """Parse the argument --timeout."""
     try:
         seconds = float(text)
     except ValueError:

@@ -115,6 +115,8 @@ def fake_cluster_factory() -> Iterator[FakeClusterFactory]:
 
 
 def _open_cluster(*args: object, **options: object) -> KafkaCluster:
+    """Open a cluster. Without Java or the jars the test is skipped, or fails if that is asked
+    for."""
     from sparkkafka.testing.kafka.cluster import KafkaCluster
     from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
     from sparkkafka.testing.kafka.java import find_java
@@ -132,6 +134,8 @@ def _open_cluster(*args: object, **options: object) -> KafkaCluster:
 
 
 def _open_registry(*args: object, **options: object) -> SchemaRegistry:
+    """Open a Schema Registry. Without Java or the jars the test is skipped, or fails if that is
+    asked for."""
     from sparkkafka.testing.kafka.jars import REGISTRY_JARS, ensure_jars
     from sparkkafka.testing.kafka.java import find_java
     from sparkkafka.testing.kafka.process import UnavailableError

@@ -280,6 +280,7 @@ class SchemaRegistry:
     def _request(
         self, method: str, path: str, body: object, content_type: str, timeout_seconds: float
     ) -> Any:
+        """Send one request to the registry; return the JSON of its response."""
         self._require_open()
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=timeout_seconds)
         try:
@@ -310,6 +311,7 @@ class SchemaRegistry:
         return self._require_open() / "registry" / "registry.log"
 
     def _open(self, java: str, runner: Path) -> None:
+        """Start the registry's process in a new folder, and wait until it answers."""
         started = time.monotonic()
         self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-registry-"))
         home = self.folder / "registry"
@@ -337,6 +339,7 @@ class SchemaRegistry:
         self._say(f"a Schema Registry answers at {self.url} ({time.monotonic() - started:.1f} s)")
 
     def _launch(self) -> None:
+        """Start the process, with the environment variables that configure it."""
         home = self.log_file.parent
         variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         variables.update(self._environment)
@@ -359,6 +362,7 @@ class SchemaRegistry:
             )
 
     def _wait_until_ready(self) -> None:
+        """Wait until the registry answers. Raises UnavailableError after `_start_seconds`."""
         deadline = time.monotonic() + self._start_seconds
         while True:
             self._check_alive()
@@ -377,6 +381,7 @@ class SchemaRegistry:
             time.sleep(_POLL_SECONDS)
 
     def _check_alive(self) -> None:
+        """Raise an error with the end of the log if the process has ended."""
         if self.process is None or self.process.running:
             return
         status = self.process.wait()

@@ -162,6 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments, **values)
 
     def parse_request(self) -> bool:
+        """Parse the request line and headers. Then the request is complete, and the connection no
+        longer closed for being slow (`reading`)."""
         is_valid = super().parse_request()
         self.server.reading.pop(self.connection, None)
         return is_valid

@@ -530,6 +530,7 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
         """Build the request that sets the share group's start offsets of these partitions."""
 
         def row(tp: TopicPartition) -> messages.AlterShareGroupOffsetsRequestPartition:
+            """Return the part of the request about one partition."""
             return messages.AlterShareGroupOffsetsRequestPartition(
                 partition_index=tp.partition, start_offset=self._offsets[tp]
             )

@@ -165,6 +165,8 @@ class _LoopWaker:
         self._is_scheduled = False
 
     def wake_later(self) -> None:
+        """Wake the I/O thread at the end of this turn of the loop: once for all records of the
+        turn."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._notifier.loop.call_soon(self._wake)
@@ -177,6 +179,8 @@ class _LoopWaker:
         self.wake_later()
 
     def _wake(self) -> None:
+        """Wake the I/O thread if there are records to send; those that a task awaits do not
+        linger."""
         self._is_scheduled = False
         buffer = self._buffer
         if self._notifier.is_awaited:
@@ -238,6 +242,7 @@ class _LoopProducer(Producer):
             )
 
     def _close(self, deadline: Deadline) -> None:
+        """Close the client, and let the next call of `drain` notice that."""
         try:
             super()._close(deadline)
         finally:

@@ -299,11 +299,13 @@ class Worker:
         outcome: list[asyncio.Task[object]] = []
 
         def done(task: asyncio.Task[object]) -> None:
+            """Pass the end of the callback's task to the worker's thread."""
             running.is_running = False
             outcome.append(task)
             self._inbox.put(running)
 
         def start() -> None:
+            """Start the callback as a task of the loop."""
             task = loop.create_task(_awaited_result(callback, args), context=context)
             started.append(task)
             task.add_done_callback(done)

@@ -204,6 +204,7 @@ class _BoundedSocket(io.RawIOBase):
         """Do nothing. http.client calls this after the headers, before the body is read."""
 
     def _set_timeout(self) -> None:
+        """Let the socket wait until the deadline at most. Raises TimeoutError if it has passed."""
         if self._deadline.expired:
             raise TimeoutError
         self._sock.settimeout(_timeout_s(self._deadline))

@@ -637,6 +637,7 @@ def _role_credentials(settings: OAuthSettings) -> Any:
         role["ExternalId"] = settings.aws_role_external_id
 
     def load(_provider: Any) -> Any:
+        """Return temporary credentials of the role."""
         response = sts.assume_role(**role)["Credentials"]
         names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
         return credentials.Credentials(*(response[name] for name in names))

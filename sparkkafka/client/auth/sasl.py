@@ -331,6 +331,7 @@ def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
     errors: list[BaseException] = []
 
     def run() -> None:
+        """Run the action, and keep its result or its error."""
         try:
             results.append(action())
         except BaseException as error:

@@ -210,6 +210,7 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
     # A callable: without one OpenSSL prompts at the terminal, and waits there forever. It is called
     # only if the key is encrypted.
     def reveal_password() -> str:
+        """Return the password; OpenSSL calls this only for a key that is encrypted."""
         nonlocal is_encrypted
         is_encrypted = True
         return password.reveal()

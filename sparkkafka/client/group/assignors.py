@@ -675,6 +675,7 @@ class StickyAssignor(Assignor):
         self._generation_id = NO_GENERATION
 
     def user_data(self) -> bytes | None:
+        """Return the last assignment as the user data of a JoinGroup, None before the first one."""
         if self._last_assignment is None:
             return None
         return consumer_protocol.encode_sticky_user_data(self._last_assignment, self._generation_id)

@@ -350,6 +350,7 @@ def addresses_of(host: str) -> list[str]:
 
 
 def _no_tls_hint(prefix: str) -> str:
+    """Return a hint for a TLS handshake that failed because the listener has no TLS."""
     return (
         f"perhaps a listener without TLS: compare {prefix}security.protocol with the listener's "
         "(PLAINTEXT or SASL_PLAINTEXT)"

@@ -63,6 +63,7 @@ class ReconnectBackoff:
             raise AuthenticationError(self._refusal)
 
     def on_failure(self, node_id: int, reason: str) -> None:
+        """Delay the next attempt to connect to this broker, longer after each failure."""
         known = self._waits.get(node_id)
         backoff = Backoff(self._initial_ms, self._max_ms) if known is None else known.backoff
         until_s = time.monotonic() + backoff.next_ms() / 1000

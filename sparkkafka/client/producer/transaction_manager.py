@@ -199,6 +199,7 @@ class TransactionManager(SenderTransaction):
         deadline = self._deadline(timeout_s)
 
         def state_after(error: KafkaError) -> State | None:
+            """Return the state after a commit that failed; None if its outcome is not known."""
             if isinstance(error, KafkaTimeoutError):
                 return None
             is_certain = getattr(error, "code", None) in _NOT_COMMITTED
@@ -258,6 +259,7 @@ class TransactionManager(SenderTransaction):
             )
 
         def state_after(error: KafkaError) -> State:
+            """Return the state after offsets could not be added to the transaction."""
             # A broker that is too old for these offsets can still abort.
             lost = _is_final(error) and not isinstance(error, UnsupportedVersionError)
             return State.FATAL_ERROR if lost else State.ABORTABLE_ERROR

@@ -296,6 +296,7 @@ def _number_codec(kind: Primitive[Any]) -> ValueCodec:
         return form.unpack_from(reader.buffer, reader.claim(form.size))[0]
 
     def write(writer: Writer, value: Any) -> None:
+        """Write a number. Raises EncodeError if the type cannot hold it."""
         try:
             writer.buffer += form.pack(value)
         except struct_module.error:
@@ -469,6 +470,7 @@ def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
         return None if reader.int8() < 0 else codec.read(reader)
 
     def write(writer: Writer, value: Any) -> None:
+        """Write a struct behind the byte that says whether it is null."""
         writer.buffer.append(0xFF if value is None else 1)
         if value is not None:
             codec.write(writer, value)

@@ -242,6 +242,7 @@ def to_dtype(dtype: Any, through: Any = None) -> Convert:
     `through`, if one is given, so that they are rounded as in Java."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
+        """Convert numbers as read to the column's type, by way of `through` if that is set."""
         if through is not None:
             values = values.astype(through)
         return values.astype(dtype, copy=False)

@@ -400,6 +400,7 @@ def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.
 
 
 def _mismatch_error(writer: Node, reader: Node, path: str) -> SchemaError:
+    """Return the error for a type of the writer that the reader's type cannot take."""
     return SchemaError(
         f"{label(path)}: {writer} of the writer's Avro schema cannot be read as {reader} of the "
         "reader's"

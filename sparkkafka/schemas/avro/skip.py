@@ -380,6 +380,7 @@ class ItemsSkipper(Skipper):
         ends, rows = cursor.end, cursor.rows
 
         def items() -> Cursor:
+            """Return a cursor at all items, with an entry for each."""
             entries = np.repeat(np.arange(len(counts)), counts)
             end = ends[entries]
             at = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)

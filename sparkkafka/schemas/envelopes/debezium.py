@@ -417,6 +417,7 @@ def position(source: pa.Array | None, count: int) -> pa.Array:
     }
 
     def padded(name: str, digits: int) -> pa.Array:
+        """Return a field as texts of this number of digits, which sort as the numbers do."""
         if name not in fields:
             return nothing
         return pc.utf8_lpad(fields[name].cast(pa.string()), digits, "0")

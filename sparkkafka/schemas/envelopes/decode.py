@@ -88,6 +88,7 @@ def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bo
 
 
 def _type_of(envelope: Envelope, node: connect_types.ConnectType) -> pa.DataType:
+    """Return the type that values of a Connect type become with this envelope."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
         return other_envelopes.flat_type(node)
     return debezium.full_type(node) if envelope.unwraps else semantic_types.value_type(node)

@@ -425,6 +425,7 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
 
 
 def _find_fields(texts: pa.Array, names: Sequence[str]) -> ObjectFields:
+    """Return where the values of these outermost fields lie in JSON texts."""
     offsets = blob_offsets(texts).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     return object_fields(data, offsets, [name.encode() for name in names], [])

@@ -390,6 +390,7 @@ def _words(values: pa.Array, limit: int) -> tuple[Any, Flags]:
 
 
 def _decimal_array(words: Any, valid: Flags, precision: int, scale: int) -> pa.Array:
+    """Return decimals of 128-bit words, null where `valid` is false."""
     words = np.where(valid[:, None], words, np.uint64(0))
     buffers = [validity(valid), pa.py_buffer(np.ascontiguousarray(words))]
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(words), buffers)
@@ -553,6 +554,7 @@ def _iso(
 def _duration(
     values: pa.Array, node: ConnectType, context: FieldContext, *, divisor: int
 ) -> pa.Array:
+    """Return numbers of a unit of 1/`divisor` microseconds as durations."""
     return _floor(values.cast(pa.int64()), divisor).view(pa.duration("us"))
 
 

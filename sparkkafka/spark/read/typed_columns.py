@@ -103,6 +103,8 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
         else:
 
             def typed_field(column: ColumnFormat) -> StructField:
+                """Return the field of a column with a format; bytes for an optional key without a
+                schema."""
                 if column.is_optional:
                     return read.key_field() or StructField(column.column, BinaryType())
                 return read.typed_field(column)
@@ -431,6 +433,7 @@ def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
     ends = list(_range_ends(ranges))
 
     def payloads_of(planned: KafkaInputPartition) -> Iterator[bytes]:
+        """Yield the payloads of a range's records, without the frames before them."""
         for batch in read_ranges(options, columns, (planned,)):
             for group in unframe_column(batch.column(0), None, name, framing, is_text=True).groups:
                 yield from filter(lambda payload: payload is not None, group.payloads.to_pylist())

@@ -125,6 +125,7 @@ class StreamPlanner:
             return self._initial_offsets
 
         def lookup(deadline: Deadline) -> Offsets:
+            """Look up the partitions and the offsets at which the query starts."""
             chosen = self._offset_reader.subscribed_partitions(deadline)
             self._remember_topic_ids(chosen)
             start, self._unread_in_first_batch = self._offset_reader.start_offsets(chosen, deadline)

@@ -37,6 +37,7 @@ DESCRIBE_GROUPS_VERSION_WITH_NOT_FOUND = 6
 
 
 def create_partitions(call: Call) -> CreatePartitionsResponse:
+    """Answer CreatePartitions."""
     rows = []
     for requested in call.message.topics:
         injected = call.error_of(requested.name)
@@ -60,6 +61,7 @@ def create_partitions(call: Call) -> CreatePartitionsResponse:
 
 
 def delete_records(call: Call) -> DeleteRecordsResponse:
+    """Answer DeleteRecords."""
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
@@ -72,6 +74,7 @@ def delete_records(call: Call) -> DeleteRecordsResponse:
 
 
 def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionResult:
+    """Delete the records of one partition before an offset, unless a fault is injected."""
     number = row.partition_index
     result = DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1)
     injected = call.error_of(topic, number)
@@ -155,6 +158,7 @@ def describe_groups(call: Call) -> DescribeGroupsResponse:
 
 
 def delete_groups(call: Call) -> DeleteGroupsResponse:
+    """Answer DeleteGroups: a group with members is refused."""
     rows = []
     injected = call.error_of()
     for group_id in call.message.groups_names:

@@ -190,6 +190,7 @@ class BrokerListener:
         self._wake()
 
     def _bind(self, port: int) -> socket.socket:
+        """Return a socket that is bound to the port (0: any free one)."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -202,6 +203,7 @@ class BrokerListener:
         return sock
 
     def _stop(self, until_s: float) -> list[str]:
+        """Stop accepting, cut all connections, and return the names of threads that still run."""
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is None:
             return []
@@ -221,6 +223,7 @@ class BrokerListener:
         return [row.name for row in threads if row is not me and row.is_alive()]
 
     def _accept(self, listener: socket.socket, wake: socket.socket) -> None:
+        """Accept connections until `wake` is readable. Runs in a thread of its own."""
         with listener, wake, selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(wake, selectors.EVENT_READ)

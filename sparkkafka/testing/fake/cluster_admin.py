@@ -51,6 +51,7 @@ def _check_controller(call: Call) -> None:
 
 
 def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
+    """Answer DescribeClientQuotas."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return DescribeClientQuotasResponse(
@@ -85,6 +86,7 @@ def _matches(entity: dict[str, str | None], message: Any) -> bool:
 
 
 def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
+    """Answer AlterClientQuotas."""
     rows, injected = [], call.error_of()
     for entry in call.message.entries:
         row = AlterQuotaResult(error_message=None, entity=entry.entity)
@@ -120,6 +122,7 @@ def _alter_quotas(call: Call, entry: Any) -> None:
 
 
 def alter_partition_reassignments(call: Call) -> AlterPartitionReassignmentsResponse:
+    """Answer AlterPartitionReassignments."""
     return AlterPartitionReassignmentsResponse(
         error_message=None,
         responses=[
@@ -163,6 +166,7 @@ def _existing_partition(call: Call, topic: str, number: int) -> FakePartition:
 
 
 def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsResponse:
+    """Answer ListPartitionReassignments: those of the named partitions, or of all."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return ListPartitionReassignmentsResponse(
@@ -192,6 +196,7 @@ def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsRespon
 
 
 def elect_leaders(call: Call) -> ElectLeadersResponse:
+    """Answer ElectLeaders, for the named partitions or all."""
     injected = call.top_level
     if injected is not None:
         return ElectLeadersResponse(error_code=injected.code)
@@ -216,6 +221,7 @@ def elect_leaders(call: Call) -> ElectLeadersResponse:
 
 
 def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
+    """Elect the leader of one partition, unless a fault is injected."""
     row = ElectionPartitionResult(partition_id=number, error_message=None)
     injected = call.error_of(topic, number)
     try:
@@ -273,6 +279,7 @@ def supported_features(call: Call) -> list[SupportedFeatureKey]:
 
 
 def update_features(call: Call) -> UpdateFeaturesResponse:
+    """Answer UpdateFeatures: all levels are set, or none."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return UpdateFeaturesResponse(error_code=injected.code, error_message=injected.message)

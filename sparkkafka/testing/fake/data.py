@@ -63,6 +63,7 @@ _FIRST_VERSIONS = {
 
 
 def produce(call: Call) -> ProduceResponse | None:
+    """Answer Produce; None with acks=0."""
     message: ProduceRequest = call.message
     refused = _transaction_error(message)
     topics = [
@@ -116,6 +117,7 @@ def _records(row: PartitionProduceData) -> memoryview:
 def _produce_to_partition(
     call: Call, topic: str, row: PartitionProduceData, refused: Refused | None
 ) -> PartitionProduceResponse:
+    """Append the batch of one partition, unless it is refused or a fault is injected."""
     injected = call.error_of(topic, row.index)
     if refused is None and (injected is None or injected.applied):
         try:
@@ -170,6 +172,7 @@ def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
 
 
 def _current_leader(call: Call, topic: str, number: int) -> LeaderIdAndEpoch:
+    """Return the leader of a partition, for a response that refuses a request."""
     try:
         partition = call.state.partition(topic, number)
     except KeyError:
@@ -213,6 +216,7 @@ def fetch(call: Call) -> FetchResponse:
 
 
 def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _FetchResult:
+    """Return the records of all partitions of a Fetch, about `max_bytes`."""
     size = 0
     must_response = False
     topics: list[FetchableTopicResponse] = []
@@ -292,6 +296,7 @@ def _read_partition(
 
 
 def list_offsets(call: Call) -> ListOffsetsResponse:
+    """Answer ListOffsets."""
     message: ListOffsetsRequest = call.message
     return ListOffsetsResponse(
         topics=[
@@ -309,6 +314,7 @@ def list_offsets(call: Call) -> ListOffsetsResponse:
 def _list_partition_offset(
     call: Call, topic: str, requested: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
+    """Return the offset of one partition that the request's timestamp names."""
     response = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
         injected = call.error_of(topic, requested.partition_index)

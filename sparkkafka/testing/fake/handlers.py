@@ -127,6 +127,7 @@ _BROKER_CONFIGS = {
 
 
 def api_versions(call: Call) -> ApiVersionsResponse:
+    """Answer ApiVersions with the versions of the release that this broker imitates."""
     injected = call.top_level or call.error_of()
     offered = call.release.versions
     return ApiVersionsResponse(
@@ -148,6 +149,7 @@ def refused_api_versions(
 
 
 def _ranges(offered: Mapping[str, VersionRange]) -> list[ApiVersion]:
+    """Return the version ranges of requests in the form of the response."""
     keys = {cls.API_NAME: key for key, cls in REQUESTS.items()}
     return [
         ApiVersion(api_key=key, min_version=lowest, max_version=highest)
@@ -161,6 +163,8 @@ def _ranges(offered: Mapping[str, VersionRange]) -> list[ApiVersion]:
 
 
 def metadata(call: Call) -> MetadataResponse:
+    """Answer Metadata of the named topics, or of all; create missing ones if the request allows
+    it."""
     message: MetadataRequest = call.message
     state = call.state
     if call.top_level is not None:
@@ -210,6 +214,7 @@ def _auto_create(call: Call, name: str) -> None:
 
 
 def _missing_topic(name: str) -> int:
+    """Return the error code for a topic that does not exist."""
     try:
         check_topic_name(name)
     except Refused as error:
@@ -218,6 +223,7 @@ def _missing_topic(name: str) -> int:
 
 
 def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
+    """Return a topic's part of a Metadata response."""
     row = MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal
     )
@@ -254,6 +260,7 @@ def _live_brokers(call: Call) -> list[BrokerAddress]:
 
 
 def describe_cluster(call: Call) -> DescribeClusterResponse:
+    """Answer DescribeCluster."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return DescribeClusterResponse(
@@ -275,6 +282,7 @@ def describe_cluster(call: Call) -> DescribeClusterResponse:
 
 
 def create_topics(call: Call) -> CreateTopicsResponse:
+    """Answer CreateTopics."""
     message: CreateTopicsRequest = call.message
     rows = []
     for requested in message.topics:
@@ -325,6 +333,7 @@ def _create_topic(call: Call, requested: CreatableTopic) -> CreatableTopicResult
 
 
 def delete_topics(call: Call) -> DeleteTopicsResponse:
+    """Answer DeleteTopics, by name or by id."""
     message: DeleteTopicsRequest = call.message
     if call.version >= DELETE_TOPICS_VERSION_WITH_IDS:
         requested: Iterable[tuple[str | None, FakeTopic | None, DeletableTopicResult]] = [
@@ -373,6 +382,7 @@ def describe_configs(call: Call) -> DescribeConfigsResponse:
 
 
 def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    """Return the settings of a topic or broker, unless a fault is injected."""
     result = DescribeConfigsResult(
         error_message=None,
         resource_type=resource.resource_type,
@@ -408,6 +418,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
 
 
 def list_config_resources(call: Call) -> ListConfigResourcesResponse:
+    """Answer ListConfigResources."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return ListConfigResourcesResponse(error_code=injected.code)
@@ -434,6 +445,7 @@ def _source(topic: FakeTopic, name: str) -> int:
 def _config(
     call: Call, name: str, value: str, default: ConfigDefault, source: int
 ) -> DescribeConfigsResourceResult:
+    """Return one setting as the response has it, with its synonyms if requested."""
     synonyms = []
     if call.message.include_synonyms:
         if source == SOURCE_TOPIC:

@@ -67,6 +67,7 @@ def create_topic(
 def _call(
     address: tuple[str, int], request: Request[Any], version: int, timeout_seconds: float
 ) -> Any:
+    """Send one request over a new connection, and return the response."""
     framing = Framing("sparkkafka-testing")
     _, frame = framing.send(request, version)
     with socket.create_connection(address, timeout_seconds) as connection:

@@ -315,6 +315,7 @@ class KafkaCluster:
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_leaders(self, topic: str, partitions: int, deadline: float) -> None:
+        """Wait until every running broker knows a leader of each partition."""
         expected = set(range(partitions))
         for broker in self._running():
             while True:
@@ -360,12 +361,14 @@ class KafkaCluster:
         return [broker for broker in self.brokers.values() if broker.running]
 
     def _forget(self, broker_id: int) -> None:
+        """Close the process of a broker that has ended."""
         broker = self.broker(broker_id)
         if broker.process is not None:
             broker.process.close()
             broker.process = None
 
     def _open(self) -> None:
+        """Start all nodes, and wait until they are ready."""
         started = time.monotonic()
         self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-cluster-"))
         for number in range(self._count):
@@ -487,6 +490,7 @@ class _PortClashError(Exception):
 
 
 def _tail(path: Path, lines: int = 40) -> str:
+    """Return the last lines of a log file."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError as error:

@@ -193,6 +193,7 @@ def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
 def _download(
     jars: JarSet, target: Path, java: Path, runner: Runner | None, say: Callable[[str], None]
 ) -> list[Path]:
+    """Let Ivy download the jars into a new folder, and move it to `target`. Return their paths."""
     # Only the lock's holder makes such folders, so those that exist belong to dead processes.
     for leftover in target.parent.glob(f".{target.name}.partial-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -251,6 +252,7 @@ def _run_ivy(
     shown_at = time.monotonic()
 
     def follow(line: str) -> None:
+        """Keep a line of Ivy's output, and show the progress every few seconds."""
         nonlocal found, downloaded, shown_at
         lines.append(line)
         found += line.startswith("\tfound ")
@@ -273,6 +275,7 @@ def _run_ivy(
 
 
 def _ivy_module(jars: JarSet) -> str:
+    """Return the XML that names the jars as dependencies for Ivy."""
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(organisation)} name={quoteattr(name)} "
         f"rev={quoteattr(revision)} force='true' conf='default->default' "
@@ -296,6 +299,7 @@ def _ivy_module(jars: JarSet) -> str:
 
 
 def _ivy_jar() -> Path:
+    """Return the jar of Ivy that pyspark has."""
     # find_spec does not import pyspark.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:

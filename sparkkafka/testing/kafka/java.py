@@ -103,6 +103,7 @@ def _advice() -> str:
 
 
 def _is_known_to_apt(package: str) -> bool:
+    """Return whether apt has a package of this name."""
     result = subprocess.run(
         ["apt-cache", "show", "--no-all-versions", package],  # noqa: S607
         capture_output=True,
@@ -112,9 +113,11 @@ def _is_known_to_apt(package: str) -> bool:
 
 
 def _install_on_debian(say: Callable[[str], None]) -> None:
+    """Install a JRE with apt-get."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
 
     def apt_get(*arguments: str) -> bool:
+        """Run apt-get; return whether it succeeded."""
         say(f"running: apt-get {' '.join(arguments)}")
         result = subprocess.run(
             ["apt-get", "-q", *arguments],  # noqa: S607

@@ -79,6 +79,7 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Write a .properties file. All that is not plain ASCII is escaped, as Java's format needs."""
 
     def escaped(text: str) -> str:
+        """Escape what a .properties file cannot have in a key or value as it is."""
         units = text.encode("utf-16-be")
         codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
         return "".join(

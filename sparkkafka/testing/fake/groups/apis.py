@@ -57,6 +57,7 @@ OFFSET_FETCH_VERSION_WITH_GROUPS = 8
 
 
 def find_coordinator(call: Call) -> FindCoordinatorResponse:
+    """Answer FindCoordinator, in the form with one key or with several."""
     message = call.message
     batched = call.version >= COORDINATOR_VERSION_WITH_LIST
     injected = call.top_level or call.error_of()
@@ -108,6 +109,7 @@ def is_too_large(message: OffsetCommitRequest | TxnOffsetCommitRequest) -> bool:
 
 
 def offset_commit(call: Call) -> OffsetCommitResponse:
+    """Answer OffsetCommit, of a group's member or of a client that is none."""
     message: OffsetCommitRequest = call.message
     code = group_error(call, message.group_id)
     group = call.state.group(message.group_id)
@@ -138,6 +140,7 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
 
 
 def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int) -> int:
+    """Commit one partition's offset, unless there is an error; return the code."""
     injected = call.error_of(topic, row.partition_index)
     if not code:
         try:
@@ -158,6 +161,7 @@ def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, co
 
 
 def offset_fetch(call: Call) -> OffsetFetchResponse:
+    """Answer OffsetFetch, in the form with one group or with several."""
     message: OffsetFetchRequest = call.message
     if call.version >= OFFSET_FETCH_VERSION_WITH_GROUPS:
         groups = []
@@ -264,6 +268,7 @@ def _wait(call: Call, over: Callable[[], bool], membership: Membership) -> None:
 
 
 def join_group(call: Call) -> JoinGroupResponse:
+    """Answer JoinGroup once all members of the group have joined."""
     message: JoinGroupRequest = call.message
     code = _request_error(call, message.group_id)
     if not code and not call.state.groups.takes(message.group_id):
@@ -321,6 +326,7 @@ def join_group(call: Call) -> JoinGroupResponse:
 
 
 def sync_group(call: Call) -> SyncGroupResponse:
+    """Answer SyncGroup once the leader has sent the assignment."""
     message: SyncGroupRequest = call.message
     code = _request_error(call, message.group_id)
     if code:
@@ -348,6 +354,7 @@ def sync_group(call: Call) -> SyncGroupResponse:
 
 
 def heartbeat(call: Call) -> HeartbeatResponse:
+    """Answer Heartbeat."""
     message = call.message
     code = _request_error(call, message.group_id)
     if not code:
@@ -363,6 +370,7 @@ def heartbeat(call: Call) -> HeartbeatResponse:
 
 
 def leave_group(call: Call) -> LeaveGroupResponse:
+    """Answer LeaveGroup, in the form with one member or with several."""
     message = call.message
     code = _request_error(call, message.group_id)
     if code:
@@ -387,6 +395,7 @@ def leave_group(call: Call) -> LeaveGroupResponse:
 
 
 def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
+    """Answer ConsumerGroupHeartbeat (KIP-848)."""
     message: ConsumerGroupHeartbeatRequest = call.message
     injected = call.top_level or call.error_of()
     code = injected.code if injected is not None else group_error(call, message.group_id)

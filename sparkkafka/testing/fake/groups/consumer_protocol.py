@@ -164,6 +164,7 @@ def _join(group: ConsumerProtocolGroup, message: ConsumerGroupHeartbeatRequest) 
 
 
 def _assignment(partitions: frozenset[Partition]) -> HeartbeatAssignment:
+    """Return an assignment as the response has it: the partitions by topic id."""
     numbers: dict[uuid.UUID, list[int]] = {}
     for topic_id, number in sorted(partitions):
         numbers.setdefault(topic_id, []).append(number)

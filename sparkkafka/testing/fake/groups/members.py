@@ -116,6 +116,7 @@ class Membership:
         return self._wait_for_others(member)
 
     def _check_protocols(self, joiner: FakeMember, protocol_type: str) -> None:
+        """Raise Refused if the member has no assignor that all others have as well."""
         others = [row for row in self.members.values() if row.member_id != joiner.member_id]
         names = {name for name, _ in joiner.protocols}
         for other in others:
@@ -143,6 +144,7 @@ class Membership:
         return self._wait_for_others(joiner)
 
     def _wait_for_others(self, member: FakeMember) -> FakeMember:
+        """Begin a rebalance in which this member has joined; it ends once all others have."""
         self.begin_rebalance()
         member.is_joining = True
         member.joining += 1

@@ -36,6 +36,7 @@ LOCK_MS = 30_000
 
 
 def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
+    """Answer ShareGroupHeartbeat (KIP-932)."""
     message: ShareGroupHeartbeatRequest = call.message
     injected = call.top_level or call.error_of()
     code = injected.code if injected is not None else group_error(call, message.group_id)
@@ -75,6 +76,7 @@ def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
 
 
 def share_fetch(call: Call) -> ShareFetchResponse:
+    """Answer ShareFetch with records that the member now has acquired."""
     message: ShareFetchRequest = call.message
     code = _session_error(call)
     if code:
@@ -145,6 +147,7 @@ def _acquire(
 
 
 def share_acknowledge(call: Call) -> ShareAcknowledgeResponse:
+    """Answer ShareAcknowledge."""
     message: ShareAcknowledgeRequest = call.message
     code = _session_error(call)
     if code:

@@ -340,6 +340,8 @@ class PartitionLog:
         return offset
 
     def _append_entry(self, data: bytes, assign_offsets: bool) -> None:
+        """Append a batch or an old message set, whose offsets are kept unless `assign_offsets` is
+        set."""
         if magic_of(data) != 2:
             end = legacy_offset(data) + 1
             self._store(Entry(self.end_offset, max(end, self.end_offset + 1), data, None))
@@ -354,6 +356,7 @@ class PartitionLog:
         self._store(Entry(header.base_offset, end, data, header))
 
     def _store(self, entry: Entry) -> None:
+        """Append an entry, and update the state of its producer."""
         self._entries.append(entry)
         self._ends.append(entry.end)
         self.end_offset = entry.end
@@ -362,6 +365,8 @@ class PartitionLog:
             self._update_producer(entry, header)
 
     def _update_producer(self, entry: Entry, header: BatchHeader) -> None:
+        """Note the batch in its producer's state: its sequence, and where its transaction begins or
+        ends."""
         state = self.producers.setdefault(header.producer_id, ProducerStateEntry())
         state.remember(header, entry.start)
         if header.is_transactional:
@@ -419,6 +424,7 @@ class PartitionLog:
         self.new_epoch()
 
     def _was_aborted(self, entry: Entry) -> bool:
+        """Return whether the entry is part of an aborted transaction."""
         header = entry.header
         return (
             header is not None
@@ -432,6 +438,7 @@ class PartitionLog:
 
 
 def _entry_records(entry: Entry) -> list[FakeRecord]:
+    """Return the records of one entry of the log; none for a transaction marker."""
     header = entry.header
     if header is not None:
         return [] if header.is_control else batch_records(entry.data, header)

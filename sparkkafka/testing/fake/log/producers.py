@@ -194,6 +194,8 @@ def _check_header(header: BatchHeader) -> None:
 def _check_records(
     batch: memoryview, header: BatchHeader, config: Mapping[str, str], now_ms: int
 ) -> None:
+    """Raise Refused for records without a key in a compacted topic, and for timestamps that the
+    topic does not allow."""
     compacted = "compact" in config["cleanup.policy"]
     before_ms = int(config["message.timestamp.before.max.ms"])
     after_ms = int(config["message.timestamp.after.max.ms"])

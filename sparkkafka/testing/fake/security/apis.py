@@ -31,6 +31,7 @@ from sparkkafka.testing.fake.security.state import Credential, StoredAcl, Stored
 
 
 def describe_acls(call: Call) -> DescribeAclsResponse:
+    """Answer DescribeAcls."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return DescribeAclsResponse(error_code=injected.code, error_message=injected.message)
@@ -73,6 +74,7 @@ def _filter(row: Any) -> StoredFilter:
 
 
 def create_acls(call: Call) -> CreateAclsResponse:
+    """Answer CreateAcls."""
     rows = []
     for row in call.message.creations:
         acl = StoredAcl(
@@ -103,6 +105,7 @@ def _error_of_acl(call: Call, acl: StoredAcl) -> ErrorResponse | None:
 
 
 def delete_acls(call: Call) -> DeleteAclsResponse:
+    """Answer DeleteAcls."""
     return DeleteAclsResponse(
         filter_results=[_delete_matching(call, _filter(row)) for row in call.message.filters]
     )
@@ -143,6 +146,7 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
 
 
 def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsResponse:
+    """Answer DescribeUserScramCredentials."""
     injected = call.top_level or call.error_of()
     if injected is not None:
         return DescribeUserScramCredentialsResponse(
@@ -163,6 +167,7 @@ def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsR
 
 
 def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsResponse:
+    """Answer AlterUserScramCredentials: the changes of one user are all made, or none."""
     changes: dict[str, list[Any]] = {}
     for row in (*call.message.deletions, *call.message.upsertions):
         changes.setdefault(row.name, []).append(row)

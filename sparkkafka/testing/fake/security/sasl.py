@@ -74,6 +74,7 @@ class FakeSasl:
         return "User:ANONYMOUS" if session is None else f"User:{session.user}"
 
     def handshake(self, mechanism: str, connection: int) -> SaslHandshakeResponse:
+        """Answer SaslHandshake, and keep the mechanism of the connection."""
         if self.users is None and self.mechanisms is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
         enabled = list(self.mechanisms or (PLAIN, *(SCRAM if self.scram_users.users else ())))
@@ -82,6 +83,7 @@ class FakeSasl:
         return SaslHandshakeResponse(error_code=code, mechanisms=enabled)
 
     def authenticate(self, auth_bytes: bytes, connection: int) -> SaslAuthenticateResponse:
+        """Answer SaslAuthenticate: PLAIN has one request, SCRAM two."""
         mechanism = self._mechanisms.get(connection, PLAIN)
         if mechanism == PLAIN:
             return self._authenticate_plain(bytes(auth_bytes), connection)
@@ -93,6 +95,7 @@ class FakeSasl:
             return _refusal(f"Authentication failed: invalid {mechanism} message")
 
     def _authenticate_plain(self, auth_bytes: bytes, connection: int) -> SaslAuthenticateResponse:
+        """Check user and password of PLAIN."""
         _, _, rest = auth_bytes.partition(b"\0")
         name, _, password = (part.decode() for part in rest.partition(b"\0"))
         self.attempts.append(name)
@@ -103,6 +106,7 @@ class FakeSasl:
     def _begin_scram(
         self, mechanism: str, auth_bytes: bytes, connection: int
     ) -> SaslAuthenticateResponse:
+        """Answer the first message of SCRAM with salt and iterations."""
         bare = auth_bytes.split(b",", 2)[2]
         fields = _fields(bare)
         user = fields["n"].replace("=2C", ",").replace("=3D", "=")
@@ -119,6 +123,7 @@ class FakeSasl:
     def _finish_scram(
         self, mechanism: str, auth_bytes: bytes, connection: int
     ) -> SaslAuthenticateResponse:
+        """Check the client's proof, and answer with the server's signature."""
         challenge = self._challenges.pop(connection)
         digest = SCRAM[mechanism][1]
         salted = challenge.credential.salted_password
@@ -135,6 +140,7 @@ class FakeSasl:
         return response
 
     def _accept(self, user: str, connection: int) -> SaslAuthenticateResponse:
+        """Open a session of this user on the connection."""
         lifetime_s = self.session_ms / 1000 or float("inf")
         self._sessions[connection] = _Session(user, time.monotonic() + lifetime_s)
         return SaslAuthenticateResponse(session_lifetime_ms=self.session_ms)

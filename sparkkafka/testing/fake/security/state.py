@@ -59,6 +59,7 @@ class StoredFilter(NamedTuple):
     permission_type: int
 
     def matches(self, acl: StoredAcl) -> bool:
+        """Return whether an ACL matches this filter."""
         return (
             self.resource_type in (ANY, acl.resource_type)
             and self._matches_name(acl)
@@ -69,6 +70,8 @@ class StoredFilter(NamedTuple):
         )
 
     def _matches_name(self, acl: StoredAcl) -> bool:
+        """Return whether an ACL's resource name matches. MATCH takes every pattern that applies to
+        the name."""
         if self.pattern_type not in (ANY, MATCH, acl.pattern_type):
             return False
         if self.resource_name is None:
@@ -199,6 +202,7 @@ class FakeScramUsers:
             del self._stored[user]
 
     def _check(self, user: str, mechanism: int) -> None:
+        """Raise Refused for an empty user or an unknown mechanism."""
         if not user:
             raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
         if mechanism not in SCRAM_MECHANISMS:

@@ -61,6 +61,7 @@ _UNVERIFIED: dict[int, ErrorCode] = {
 
 
 def init_producer_id(call: Call) -> InitProducerIdResponse:
+    """Answer InitProducerId, for an idempotent or a transactional producer."""
     message: InitProducerIdRequest = call.message
     injected = call.top_level or call.error_of()
     code, response = 0, InitProducerIdResponse(producer_epoch=NO_EPOCH)
@@ -183,6 +184,7 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
 
 
 def end_txn(call: Call) -> EndTxnResponse:
+    """Answer EndTxn."""
     message: EndTxnRequest = call.message
     injected = call.top_level or call.error_of()
     response = EndTxnResponse()
@@ -204,6 +206,7 @@ def end_txn(call: Call) -> EndTxnResponse:
 
 
 def describe_transactions(call: Call) -> DescribeTransactionsResponse:
+    """Answer DescribeTransactions."""
     message: DescribeTransactionsRequest = call.message
     return DescribeTransactionsResponse(
         transaction_states=[_describe_transaction(call, tid) for tid in message.transactional_ids]
@@ -211,6 +214,7 @@ def describe_transactions(call: Call) -> DescribeTransactionsResponse:
 
 
 def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransactionState:
+    """Return the state of one transactional id, or the error code."""
     injected = call.error_of()
     code: int = 0 if injected is None else injected.code
     if not code:
@@ -240,6 +244,7 @@ def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransac
 
 
 def list_transactions(call: Call) -> ListTransactionsResponse:
+    """Answer ListTransactions: those that match all filters of the request."""
     message: ListTransactionsRequest = call.message
     injected = call.top_level or call.error_of()
     if injected is not None:
@@ -346,6 +351,7 @@ _UNVERIFIED_OFFSETS: dict[int, ErrorCode] = {
 
 
 def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
+    """Answer TxnOffsetCommit."""
     message: TxnOffsetCommitRequest = call.message
     codes: dict[tuple[str, int], int] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}

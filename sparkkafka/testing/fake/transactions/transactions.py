@@ -81,6 +81,7 @@ class FakeTransaction:
     start_ms: int = NOT_STARTED
 
     def snapshot(self) -> TransactionSnapshot:
+        """Return a copy of the state, for tests."""
         return TransactionSnapshot(
             self.transactional_id,
             self.state,
@@ -300,6 +301,7 @@ class Transactions:
         self._prepare(found, commit=False)
 
     def _lookup(self, transactional_id: str, producer_id: int) -> FakeTransaction:
+        """Return the transaction of this id. Raises Refused if another producer id has it."""
         found = self.by_id.get(transactional_id)
         if found is None or found.producer_id != producer_id:
             raise Refused(
