@@ -821,8 +821,8 @@ class GroupAdmin(AdminCalls):
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, ShareGroupOffset | None]:
         """List the offsets of a share group: in all partitions that it has read, or in
-        `partitions`, with None for a partition that it has not read. Raises KafkaError if the group
-        does not exist or cannot be read."""
+        `partitions`, with None for a partition that it has not read. A group that does not exist
+        has read none. Raises KafkaError if the group cannot be read."""
         arguments.checked_name(group_id, "group_id")
         items = None if partitions is None else arguments.checked_partitions(partitions)
         with self._call(timeout_s) as (cluster, deadline):
