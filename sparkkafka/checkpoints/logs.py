@@ -117,17 +117,8 @@ class Checkpoint:
     read, and name the file.
     """
 
-    def __init__(self, location: str | Path) -> None:
-        self._list(storage_of(location))
-
-    def reload(self) -> Checkpoint:
-        """Return the same checkpoint with its folders listed again."""
-        other = object.__new__(Checkpoint)
-        other._list(self.storage)
-        return other
-
-    def _list(self, storage: Storage) -> None:
-        """List the folders. Raises CheckpointError if this is not a checkpoint."""
+    def __init__(self, location: str | Path | Storage) -> None:
+        storage = location if isinstance(location, Storage) else storage_of(location)
         self.storage = storage
         names = {entry.name for entry in storage.entries()}
         if not names & {OFFSETS, METADATA}:
@@ -143,6 +134,10 @@ class Checkpoint:
         """The planned batches whose files Spark still keeps, ascending."""
         self.committed = _batch_ids(self.commit_files)
         """The finished batches whose files Spark still keeps, ascending."""
+
+    def reload(self) -> Checkpoint:
+        """Return the same checkpoint with its folders listed again."""
+        return Checkpoint(self.storage)
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.storage.location_of()}>"

@@ -6,12 +6,11 @@ It reads the last records of each partition and the topic's configuration. It ch
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -163,7 +162,7 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
         first: bytes = next(filter(None, values), b"")
         return AVRO if flag == TEXT and first[:1] == b"\0" else flag
 
-    return dataclasses.replace(
+    return replace(
         flags,
         value_format=format_of("value", flags.value_format),
         key_format=format_of("key", flags.key_format),

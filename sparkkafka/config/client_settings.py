@@ -10,10 +10,9 @@ defaults where Spark's differ. A setting that no client of Java's has is an erro
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkkafka.config import option_table
@@ -121,7 +120,7 @@ def _settings(
 def _of_other_client(row: option_table.Option) -> option_table.Option:
     """Return the row with the status IGNORED: the setting is for another class, and a warning says
     so."""
-    return dataclasses.replace(row, status=option_table.Status.IGNORED, doc=_OTHER_CLIENT)
+    return replace(row, status=option_table.Status.IGNORED, doc=_OTHER_CLIENT)
 
 
 def _share_consumer_settings() -> dict[str, option_table.Option]:
@@ -157,9 +156,7 @@ def _share_consumer_settings() -> dict[str, option_table.Option]:
         ("fetch.max.bytes is the limit of a share group's fetches.", ["max.partition.fetch.bytes"]),
     ):
         for name in names:
-            rows[name] = dataclasses.replace(
-                rows[name], status=option_table.Status.REFUSED, doc=reason
-            )
+            rows[name] = replace(rows[name], status=option_table.Status.REFUSED, doc=reason)
     return rows
 
 
@@ -185,7 +182,7 @@ def _parse(
             raise OptionError(f"the name of a setting is a str, got {type(name).__name__}")
     settings, hooks = hooks_of(config)
     parsed = ParsedOptions(settings, option_table.Side.BOTH, settings=rows)
-    return parsed, dataclasses.replace(client_from(parsed), hooks=hooks)
+    return parsed, replace(client_from(parsed), hooks=hooks)
 
 
 def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
@@ -211,7 +208,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
         )
     if classic_only and options.group_protocol == "auto":
         log.info("group.protocol=auto chose classic: %s is set", classic_only[0])
-        options = dataclasses.replace(options, group_protocol="classic")
+        options = replace(options, group_protocol="classic")
     if options.group_protocol == "classic":
         if options.group_remote_assignor is not None:
             raise OptionError("group.remote.assignor needs group.protocol=consumer")
@@ -223,7 +220,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     if options.group_id is None:
         if fields.get("enable_auto_commit"):
             raise OptionError("enable.auto.commit=true needs a group: set group.id")
-        options = dataclasses.replace(options, enable_auto_commit=False)
+        options = replace(options, enable_auto_commit=False)
     return options
 
 
@@ -256,9 +253,7 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
         )
     if "default.api.timeout.ms" not in parsed.values:
         # Java's producer waits for metadata until max.block.ms.
-        client = dataclasses.replace(
-            client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
-        )
+        client = replace(client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX))
     return ProducerSettings(client=client, producer=producer, **parsed.group("settings"))
 
 

@@ -8,9 +8,8 @@ option on its own; the rules between options are here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkkafka.config import source
@@ -307,7 +306,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     if "default.api.timeout.ms" not in parsed.values:
         # Java's producer waits for metadata until max.block.ms.
         timeout_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
-        client = dataclasses.replace(client, default_api_timeout_ms=timeout_ms)
+        client = replace(client, default_api_timeout_ms=timeout_ms)
     _check_exactly_once(parsed, fields, producer)
     # failOnDataLoss and metricsAddress are for reads and writes: their rows name a read's fields.
     return WriteOptions(

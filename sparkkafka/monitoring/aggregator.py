@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.values import Offsets, TopicPartition
-from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.catalogue import Metric, Value
+from sparkkafka.monitoring.catalogue import ALL, BY_TOPIC, OWN, Metric, Value
 from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Count, Report, ends_key
 from sparkkafka.spark.stream.progress import KafkaSourceProgress
 
@@ -249,7 +248,7 @@ class MetricAggregator:
 
     # --- export -----------------------------------------------------------------------------------
 
-    def samples(self, metrics: Collection[Metric] = catalogue.ALL) -> list[Sample]:
+    def samples(self, metrics: Collection[Metric] = ALL) -> list[Sample]:
         """Return the current values of these metrics."""
         with self._lock:
             self._forget_ended()
@@ -262,7 +261,7 @@ class MetricAggregator:
     def _values(self, metric: Metric) -> Iterator[tuple[tuple[str, ...], dict[str, str], float]]:
         """Yield the values of a metric, each with the values of the metric's labels, and with the
         label partition if it is exported."""
-        if metric in catalogue.OWN:
+        if metric in OWN:
             if metric.field == Value.DROPPED:
                 yield from (((name,), {}, count) for name, count in sorted(self._dropped.items()))
             else:
@@ -271,7 +270,7 @@ class MetricAggregator:
         for query in self._queries.values():
             if not query.name:
                 continue
-            if metric in catalogue.BY_TOPIC:
+            if metric in BY_TOPIC:
                 for (topic, number), value in sorted(self._by_topic(query, metric.field).items()):
                     partition = "" if number == ALL_PARTITIONS else str(number)
                     label = {"partition": partition} if self._partitions else {}

@@ -12,7 +12,6 @@ Every process that plans a query imports this; only those of a job with such clu
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -280,7 +279,7 @@ class TokenKeeper:
             ):
                 return admin.create_delegation_token(timeout_s=_CALL_TIMEOUT_S)
             ends_ms = admin.renew_delegation_token(token, timeout_s=_CALL_TIMEOUT_S)
-        return dataclasses.replace(token, expiry_timestamp_ms=ends_ms)
+        return replace(token, expiry_timestamp_ms=ends_ms)
 
     def _write(self) -> None:
         """Replace the file of tokens, from which `with_token` reads, in one step."""
