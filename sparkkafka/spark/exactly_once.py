@@ -511,12 +511,11 @@ def _transaction(names: WriterNames, task: TaskTransaction) -> Transaction:
 
 def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transaction]:
     """Return the tasks' transactions by transactional id; tasks without rows have none."""
-    transactions = (
-        _transaction(report.names, report.transaction)
+    return {
+        report.transactional_id: _transaction(report.names, report.transaction)
         for report in reports
         if report.transaction is not None
-    )
-    return {transaction.transactional_id: transaction for transaction in transactions}
+    }
 
 
 def check_transactions_open(
