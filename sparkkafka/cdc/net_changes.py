@@ -466,8 +466,9 @@ class Changes:
         columns["moves"] = moves
         events = self.df.select(*(column.alias(name) for name, column in columns.items()))
         if splits and split:
-            both, one = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
-            is_old = F.explode(F.when(F.col("moves"), both).otherwise(one))
+            # A change that moves becomes two rows, whose column is_old is true and false.
+            two_rows, one_row = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
+            is_old = F.explode(F.when(F.col("moves"), two_rows).otherwise(one_row))
             events = events.select("*", is_old.alias("is_old"))
             delete = F.col(CHANGE).withField("op", F.lit("d"))
             delete = delete.withField("key", F.col("change.old_key"))

@@ -657,9 +657,11 @@ class TopicReader:
         """Yield batches from `positions` to `ends`, with at most `remaining` records (None: all),
         until `stop_at_s` on the monotonic clock."""
         self._assign_unfinished()
-        limit = None if filter else remaining
+        polls_one_by_one = False
         progress_deadline = Deadline(self._timeout_s * 1000)
         while self._consumer.assignment() and remaining != 0:
+            # A filter may drop records, so more than `remaining` may be needed.
+            limit = 1 if polls_one_by_one else None if filter else remaining
             # Short waits, so that Ctrl-C and the end of --for are noticed. Where only a marker or
             # compacted records lie before the end, poll returns nothing, and only the position
             # shows that the end is reached: then the wait is shorter still.
@@ -672,10 +674,10 @@ class TopicReader:
                 table = self._consumer.poll_arrow(wait_s, limit)
             except DecodeError as error:
                 # Records before the bad one were decoded together with it: poll them one by one.
-                if limit == 1:
+                if polls_one_by_one:
                     error.args = (f"{error}. To continue after it give --partitions and --from",)
                     raise
-                limit = 1
+                polls_one_by_one = True
                 continue
             if table.num_rows:
                 progress_deadline = Deadline(self._timeout_s * 1000)
@@ -688,7 +690,6 @@ class TopicReader:
                 if remaining is not None:
                     batch = batch.slice(0, remaining)
                     remaining -= batch.num_rows
-                    limit = limit if filter or limit == 1 else remaining
                 if batch.num_rows:
                     yield batch
                 if remaining == 0:

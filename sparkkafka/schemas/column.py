@@ -155,10 +155,11 @@ class ColumnPlan:
     def own_decoder(self) -> Decoder:
         """Return the decoder of payloads of the reader's schema. Raises the errors of
         `decoder_of`."""
+        reader = None  # the writer's schema is the reader's own
         return decoder_of(
             self.format,
             self.decoder_schema,
-            None,
+            reader,
             self.target,
             self.message,
             self.rest,

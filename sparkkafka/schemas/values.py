@@ -51,9 +51,9 @@ BUDGET_PER_BYTE: Final = 32
 """The columns of one call may take BASE_BUDGET bytes, and BUDGET_PER_BYTE for each payload byte."""
 
 ROW_BYTES: Final = 256 << 10
-BYTES_PER_BYTE: Final = 256
-"""The items of one payload may take ROW_BYTES as columns, and BYTES_PER_BYTE for each of its bytes.
-Real data takes less: an item of many columns has more than a byte or two."""
+COLUMN_BYTES_PER_BYTE: Final = 256
+"""The items of one payload may take ROW_BYTES as columns, and COLUMN_BYTES_PER_BYTE for each of its
+bytes. Real data takes less: an item of many columns has more than a byte or two."""
 
 
 class TooManyRowsError(Exception):

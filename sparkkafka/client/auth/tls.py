@@ -203,7 +203,7 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
     else:
         identity = _read_identity(store, content, password)
         certificates = "\n".join(identity.chain)
-        password = Secret(secrets.token_urlsafe(24))
+        password = Secret(secrets.token_urlsafe(24))  # the temporary file has no key in plain text
         key_pem = _encrypt_key(identity.key, password)
     is_encrypted = False
 

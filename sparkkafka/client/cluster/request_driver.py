@@ -265,6 +265,8 @@ def _drive(
     retry = cluster.retry(deadline, what, Backoff(first_ms, options.retry_backoff_max_ms))
     deadline = retry.deadline
     grace = deadline.sooner(handler.grace_ms)  # until then an unknown topic is retried
+    # A round: send requests about all pending items; of these keep the values and the final
+    # errors, and wait before the next round for those that failed otherwise.
     while pending:
         attempt = _Attempt(cluster, handler, deadline)
         attempt.run(pending, lookup)
@@ -299,7 +301,7 @@ def _drive(
             for item in pending:
                 on_retry(failures[item])
             try:
-                retry.after(failures[pending[0]])
+                retry.after(failures[pending[0]])  # waits; any of the failures can be the reason
             except KafkaTimeoutError as timeout:
                 # An unknown topic is a better reason than too little time for a last attempt.
                 unknown = {

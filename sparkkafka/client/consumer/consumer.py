@@ -308,7 +308,7 @@ class PollLoop:
                 raise
             if state.is_between_responses:
                 self._subscription.end_turn(state)
-            if remaining == 0 or is_over or state.is_decoding:
+            if remaining == 0 or is_over or state.is_decoding:  # the deadline cut off a decoding
                 return
 
     def _record_metrics(self, state: PartitionState, count: int) -> None:

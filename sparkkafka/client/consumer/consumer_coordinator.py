@@ -375,7 +375,7 @@ class ConsumerCoordinator(RebalanceHooks):
         remaining_ms = max(deadline.remaining_s() * 1000, min_ms)
         if self._auto_commit_now(Deadline(min(remaining_ms, AUTO_COMMIT_MS)), "in time"):
             self._min_commit_ms = MIN_COMMIT_MS
-        else:
+        else:  # the brokers were too slow: give the next commit more time
             self._min_commit_ms = min(2 * self._min_commit_ms, 1_000)
             # From the end of this commit: else a short interval leaves no time for anything else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000

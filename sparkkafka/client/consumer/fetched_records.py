@@ -193,9 +193,9 @@ class FetchedRecords:
             self._damage is not None
             or self._last_base_offset < self._next_to_decode <= self._last_offset
         ):
-            # The next offset is in the last batch, but compaction may have removed its last
-            # records, so offsets do not show whether more follow. Decode ahead, so that no further
-            # poll is needed to move past the end.
+            # The next offset is in the last batch (or damage follows). Compaction may have removed
+            # the last records of the batch, so offsets do not show whether more follow. Decode
+            # ahead, so that no further poll is needed to move past the end.
             ahead = self._pull(deadline)
             is_last = ahead is None
             if isinstance(ahead, CorruptRecordError) or ahead:

@@ -151,9 +151,11 @@ class SendBuffer:
         gather_until_s = 0.0
         self.waiting_threads += 1
         try:
-            while not (fits := self.has_memory(size_bytes)) or (
-                time.monotonic() < gather_until_s and not self.has_memory(self.limit_bytes // 2)
-            ):
+            while True:
+                fits = self.has_memory(size_bytes)
+                gathers = time.monotonic() < gather_until_s
+                if fits and not (gathers and not self.has_memory(self.limit_bytes // 2)):
+                    break
                 self.wake()
                 if not fits and (hint or deadline.expired):
                     raise self.buffer_full_error(size_bytes, failure_text(), hint)

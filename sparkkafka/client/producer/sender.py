@@ -151,7 +151,7 @@ class Sender:
         self._producer_id: tuple[int, int] | None = None
         self._producer_id_backoff = cluster.backoff()
         self._producer_id_error: KafkaError | None = None
-        self._producer_id_at_s = 0.0  # when the next producer id may be requested
+        self._producer_id_not_before_s = 0.0  # when the next producer id may be requested
         self._expiring_since_s: float | None = None
         """When the first batch after the last response expired (monotonic)."""
         self._refusal_lookup_at_s = -math.inf  # when a broker was last asked why it refused a batch
@@ -426,7 +426,7 @@ class Sender:
                 self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
             elif self._producer_id is None:
                 if self._producer_id_error is not None and (
-                    time.monotonic() < self._producer_id_at_s
+                    time.monotonic() < self._producer_id_not_before_s
                 ):
                     queue.back_off(self._producer_id_error)
                     return False
@@ -460,7 +460,9 @@ class Sender:
                     "retry may then write records twice"
                 )
             self._producer_id_error = error
-            self._producer_id_at_s = time.monotonic() + self._producer_id_backoff.next_ms() / 1000
+            self._producer_id_not_before_s = (
+                time.monotonic() + self._producer_id_backoff.next_ms() / 1000
+            )
             raise error
         self._producer_id_error = None
         self._producer_id_backoff.reset()

@@ -32,7 +32,7 @@ from sparkkafka.protocol.records.varint_columns import (
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
 from sparkkafka.schemas.schema_errors import OTHER_REASON, cut, label
-from sparkkafka.schemas.values import BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
+from sparkkafka.schemas.values import COLUMN_BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
 
 INACTIVE: Final = 1 << 62
 """The end of an inactive entry."""
@@ -80,7 +80,7 @@ class Chunk:
         self.failures = 0
         # By row: how many items without bytes, and bytes of decoded values, it may still have.
         self._free_items = sizes + _FREE_ITEMS
-        self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
+        self._row_budgets = sizes * COLUMN_BYTES_PER_BYTE + ROW_BYTES
 
     @cached_property
     def zeros_at(self) -> int:

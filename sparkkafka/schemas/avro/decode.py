@@ -44,7 +44,7 @@ from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
 from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label, limit_reasons
 from sparkkafka.schemas.values import (
     BUDGET_PER_BYTE,
-    BYTES_PER_BYTE,
+    COLUMN_BYTES_PER_BYTE,
     Decoded,
     MemoryBudget,
     bytes_per_value,
@@ -486,7 +486,7 @@ class ArrayDecoder(ValueDecoder):
         if size <= min_size * BUDGET_PER_BYTE or not len(items):
             return counts, items
         refused = np.zeros(len(cursor), np.bool_)
-        if size > min_size * BYTES_PER_BYTE:
+        if size > min_size * COLUMN_BYTES_PER_BYTE:
             rows = cursor.rows_of(np.arange(len(cursor)))
             refused = cursor.chunk.take_row_budgets(rows, counts * size)
         if not cursor.chunk.budget.take(int(counts[~refused].sum()) * size):

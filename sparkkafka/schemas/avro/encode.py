@@ -400,7 +400,7 @@ class UnionEncoder(ValueEncoder):
         has_members: bool = False,
     ) -> None:
         super().__init__(path)
-        self._null = null  # the number of the branch
+        self._null_branch = null
         self._branches = branches
         self._has_members = has_members
 
@@ -408,7 +408,7 @@ class UnionEncoder(ValueEncoder):
         """Return the branch number of each value, then the bytes of the value in the columns of its
         branch. Raises ValueRowError for a null without a null branch, and for a struct in which not
         exactly one member has a value."""
-        if self._null is None:
+        if self._null_branch is None:
             self.refuse_nulls(array, row_of)
         valid = is_valid(array)
         columns, masks = [array], [valid]
@@ -424,7 +424,7 @@ class UnionEncoder(ValueEncoder):
         elif not array.null_count:
             number, encoder = self._branches[0]
             return constant(zigzag_bytes(number)) + encoder.encode(array, row_of)
-        null = self._null or 0
+        null = self._null_branch or 0
         dtype: Any = np.int8 if max(self._branches)[0] < 64 else np.int32
         numbers: NDArray[Any] = np.full(len(array), null, dtype)
         written: list[ByteColumn] = []

@@ -149,7 +149,8 @@ def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: 
 
 
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether values of one type without fields can become another type's."""
+    """Return whether values of one type can be cast to another; False for types with fields or
+    items."""
     types = pa.types
     if types.is_nested(source) or types.is_nested(target):
         return False
@@ -286,7 +287,7 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         result = fitting.cast(target)
     except pa.ArrowException:
         parts = []
-        for start, stop in _halves(fitting, target, 0, len(values)):
+        for start, stop in _castable_ranges(fitting, target, 0, len(values)):
             try:
                 parts.append(fitting.slice(start, stop - start).cast(target))
             except pa.ArrowException:  # caused by one of the values
@@ -301,16 +302,19 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
     return result
 
 
-def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return ranges [from, to) of the rows from `start` up to `stop` that can be cast to `target`
-    together, or that have one value."""
+def _castable_ranges(
+    values: pa.Array, target: pa.DataType, start: int, stop: int
+) -> list[tuple[int, int]]:
+    """Cut the rows from `start` up to `stop` in halves, and these again, until each part can be
+    cast to `target` as a whole or has one value. Return the parts as (start, stop)."""
     if stop - start <= 1:
         return [(start, stop)] if stop > start else []
     try:
         values.slice(start, stop - start).cast(target)
     except pa.ArrowException:
         middle = (start + stop) // 2
-        return [*_halves(values, target, start, middle), *_halves(values, target, middle, stop)]
+        ends = ((start, middle), (middle, stop))
+        return [part for half in ends for part in _castable_ranges(values, target, *half)]
     return [(start, stop)]
 
 

@@ -29,7 +29,7 @@ from sparkkafka.schemas.schema_errors import names_hint
 from sparkkafka.schemas.values import (
     BASE_BUDGET,
     BUDGET_PER_BYTE,
-    BYTES_PER_BYTE,
+    COLUMN_BYTES_PER_BYTE,
     ROW_BYTES,
     bytes_per_value,
 )
@@ -203,11 +203,11 @@ def max_item_bytes(data: Bytes, size: int) -> int:
 def may_take_too_much(data: Bytes, starts: Ints, ends: Ints, size: int) -> Flags:
     """Return which texts, from `starts` to `ends` in `data`, may have items that take too much
     memory, of at most `size` bytes each. All objects and nulls in a text are counted as items."""
-    if size <= _MIN_ITEM_TEXT * BYTES_PER_BYTE:
+    if size <= _MIN_ITEM_TEXT * COLUMN_BYTES_PER_BYTE:
         return np.zeros(len(starts), np.bool_)
     items = np.flatnonzero(_item_starts(data))
     counts = np.searchsorted(items, ends) - np.searchsorted(items, starts)
-    flags: Flags = counts * size > ROW_BYTES + (ends - starts) * BYTES_PER_BYTE
+    flags: Flags = counts * size > ROW_BYTES + (ends - starts) * COLUMN_BYTES_PER_BYTE
     return flags
 
 
@@ -222,7 +222,7 @@ def takes_too_much(root: JsonNode, payload: bytes, value: Any, size: int) -> boo
     """Return whether the items of a value, of at most `size` bytes each, take too much memory as
     columns for the length of its payload."""
     length = len(payload)
-    limit = min(ROW_BYTES + length * BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
+    limit = min(ROW_BYTES + length * COLUMN_BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
     # All objects and nulls of the text count as items, as in `may_take_too_much`.
     if (payload.count(b"{") + payload.count(b"nu")) * size <= limit:
         return False

@@ -64,7 +64,8 @@ class SchemaCache:
                 self._size -= self._schemas.popitem(last=False)[1][1]
 
     def is_absent(self, key: Hashable) -> bool:
-        """Return whether this id, and many others, did not exist some seconds ago."""
+        """Return whether this id is known to be absent, so that it is not requested again. While
+        few ids are absent, return False: see MIN_ABSENT."""
         with _lock:
             now_s = time.monotonic()
             while self._absent and next(iter(self._absent.values())) <= now_s:

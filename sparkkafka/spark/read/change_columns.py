@@ -202,11 +202,13 @@ def table_columns(
     records; `columns` has their names and types. `is_bad`: rows whose value could not be decoded;
     their change.kind is null."""
     value = decoded["value"]
-    index = None
+    record_of_row = None  # its index; None: each record has one row
     if pa.types.is_list(value.type):
-        value, index = _explode(value)
-        decoded = {name: array.take(index) for name, array in decoded.items() if name != "value"}
-        is_bad = is_bad[arrow.to_numpy(index)]
+        value, record_of_row = _explode(value)
+        decoded = {
+            name: array.take(record_of_row) for name, array in decoded.items() if name != "value"
+        }
+        is_bad = is_bad[arrow.to_numpy(record_of_row)]
     row = pc.struct_field(value, [0])
     result: dict[str, pa.Array] = {}
     for name, arrow_type in columns:
@@ -218,8 +220,8 @@ def table_columns(
                 "offset": arrow.from_numpy(records.offsets),
                 "timestamp": times_as_us(records, f"topic {tp.topic} partition {tp.partition}"),
             }
-            if index is not None:
-                kafka = {field: array.take(index) for field, array in kafka.items()}
+            if record_of_row is not None:
+                kafka = {field: array.take(record_of_row) for field, array in kafka.items()}
             result[name] = _change(arrow_type, value, decoded.get("key"), is_bad, kafka)
         elif field_index >= 0:
             result[name] = pc.struct_field(row, [field_index])

@@ -129,7 +129,7 @@ def read_small_ranges(
             size_bytes += batch.nbytes
             if size_bytes > max_bytes or deadline.expired:
                 return None
-    if not reader.fetches_by_name:
+    if not reader.fetches_by_name:  # brokers have checked the topics' ids
         return list(_merge_batches(batches))
     # Checked after the read: if a topic still has its id, the records are those of that topic.
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)

@@ -686,7 +686,7 @@ def _plan(
     if not (is_from_schema and is_same_type):
         _check_nullable(arrow_type, schema_type, name)
     if is_same_type and chosen.schema.text and depth is None:
-        plan = replace(plan, target=None)
+        plan = replace(plan, target=None)  # the decoder gives the schema's type by itself
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:

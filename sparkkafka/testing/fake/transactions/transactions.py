@@ -137,7 +137,9 @@ class Transactions:
             self._abort(found)
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, "an open transaction is being aborted")
         epoch = None if expected is None else expected[1]
+        # `last_epoch`: that of the request before, by which a repeated request is recognised.
         if found.producer_epoch >= LAST_EPOCH and epoch in (None, found.producer_epoch):
+            # No epoch is left: begin with a new producer id.
             found.previous_producer_id = found.producer_id
             found.producer_id = self._new_producer_id()
             found.last_epoch = NO_EPOCH if epoch is None else found.producer_epoch
