@@ -190,7 +190,8 @@ def read(
             "offsets. Remove one of them"
         )
     end = parse_bound(until, "--until") if until is not None else None
-    if at_end or (output is not None and end is None and count is None and seconds is None):
+    has_limit = end is not None or count is not None or seconds is not None
+    if at_end or (output is not None and not has_limit):  # a file must be complete at some time
         end = Bound("latest")
     read_topic(
         session,

@@ -152,12 +152,9 @@ class MetricAggregator:
             lags: Offsets = {}
             for source in sources:
                 self._add_source(query, source, lags)
-            # Lags that were looked up are newer than those of Spark's progress.
-            query.lags = {
-                tp: query.lags[tp] if query.looked_up and tp in query.lags else lags[tp]
-                for tp in query.read
-                if tp in lags or (query.looked_up and tp in query.lags)
-            }
+            if query.looked_up:  # these lags are newer than those of Spark's progress
+                lags |= query.lags
+            query.lags = {tp: lags[tp] for tp in query.read if tp in lags}
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
         """Add the offsets that one source read in a finished micro-batch and the report of the

@@ -806,6 +806,7 @@ def name_framings(
             foreign = _recognize_apicurio(heads[index] or b"")
         if foreign is None:
             foreign = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
+        # A framing that the read knows is not foreign; with `auto` it knows all that options have.
         if foreign is None or framing in foreign.framings or (framing == AUTO and foreign.framings):
             named[row] = reason
             continue

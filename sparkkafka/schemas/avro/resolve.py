@@ -65,9 +65,9 @@ class DecoderCompiler:
     ) -> ValueDecoder:
         """Return a decoder of values of the writer's type, read as the reader's, to `target`."""
         count_steps()
-        if holds_recursive_value(reader, target) and (
-            reader.kind == avro.UNION or writer.kind != avro.UNION
-        ):
+        # Of such a union each branch is compiled on its own.
+        is_only_writers_union = writer.kind == avro.UNION and reader.kind != avro.UNION
+        if holds_recursive_value(reader, target) and not is_only_writers_union:
             return self._compile_recursive(writer, reader, target, path)
         if writer.kind == avro.UNION:
             return self._compile_union(writer, reader, target, path)

@@ -640,7 +640,8 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
     shapes = [shape for shape in all_shapes if shape.kind != JsonKind.JSON_TEXT]
     named = [shape.named_types for shape in all_shapes if shape.named_types is not None]
     common = frozenset.intersection(*named) if named else None
-    if not shapes or (common is not None and len(common) > 1 and common != {"number", "integer"}):
+    has_several_types = common is not None and len(common) > 1 and common != {"number", "integer"}
+    if not shapes or has_several_types:
         return replace(ANY, named_types=common)
     if all(shape.kind == JsonKind.STRUCT for shape in shapes):
         fields: dict[str, Subschema] = {}

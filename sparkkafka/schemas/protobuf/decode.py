@@ -484,22 +484,22 @@ class _MessageColumns:
     def _decode_single_message(
         self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
-        """Return the column of a field that is a message, null in messages without the field. If
-        most messages have the field, the others are decoded as if theirs were empty, which is
-        faster than leaving them out."""
+        """Return the column of a field that is a message, null in messages without the field
+        (`present` is false). If most messages have the field, the others are decoded as if theirs
+        were empty, which is faster than leaving them out, unless required fields would be missing.
+        """
         if self._have_twice(tokens) is not None:
             return self._merge_messages(field, inner, tokens)
         at, size = self._by_message(tokens)
-        if present is None or (
-            not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count
-        ):
+        most_have = present is None or 2 * int(np.count_nonzero(present)) >= self.count
+        if present is None or (most_have and not inner.has_required):
             return self._decode_nested(field, inner, at, size, self.rows, present)
         having = np.flatnonzero(present)
         array = self._decode_nested(field, inner, at[having], size[having], self.rows[having], None)
         return spread(array, having, self.count)
 
     def _have_twice(self, tokens: Tokens) -> Flags | None:
-        """Return which messages have a field that is not repeated several times; None if none."""
+        """Return which messages have several values of a field that may have one; None if none."""
         if tokens.messages is None or tokens.ascending:
             return None
         counts = np.bincount(tokens.messages, minlength=self.count)

@@ -377,17 +377,15 @@ def resolve(writer: Any, message: ProtobufMessage) -> ProtobufMessage:
         if field.special is types.Special.TEXT:
             # Text is made with the reader's fields; bytes stay as the writer wrote them.
             _check_nested(other.message_type, field.text_message, field.path, set())
-        elif field.special not in (None, types.Special.BYTES) and (
-            types.special_of(other.message_type) is not field.special
-            or (
-                field.special is types.Special.JSON
-                and other.message_type.name != field.text_message.name
-            )
-        ):
-            raise SchemaError(
-                f"{label} is a {other.message_type.full_name} in the writer's schema, and not in "
-                f"the reader's"
-            )
+        elif field.special not in (None, types.Special.BYTES):  # a well-known type
+            is_same = types.special_of(other.message_type) is field.special
+            if field.special is types.Special.JSON:  # Struct, Value or ListValue
+                is_same = is_same and other.message_type.name == field.text_message.name
+            if not is_same:
+                raise SchemaError(
+                    f"{label} is a {other.message_type.full_name} in the writer's schema, and not "
+                    "in the reader's"
+                )
         checks_range = types.VARINT32.get(field.kind) != types.VARINT32.get(other.type)
         inner = field.message
         if inner is not None and field.special in (None, types.Special.WRAPPER):

@@ -151,15 +151,15 @@ class RestService:
                 response = self._request_server(url, request, time_share)
                 parsed = self._parse_response(url, request, response)
             except errors.KafkaError as error:
+                # A registry sends an error code. Without one, the server may be another one (also
+                # if what it sent is not HTTP, or too long).
+                is_no_registry = isinstance(error, errors.RegistryError) and (
+                    response is None or responses.parse_error(response.body)[0] is None
+                )
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if response is None else _retry_after_s(response.headers)
-                # Another server may have a good certificate, or be a registry: that sends an error
-                # code. Without a response there was no HTTP response, or it was too long.
-                elif isinstance(error, errors.AuthenticationError) or (
-                    isinstance(error, errors.RegistryError)
-                    and (response is None or responses.parse_error(response.body)[0] is None)
-                ):
-                    wait_s = math.inf
+                elif isinstance(error, errors.AuthenticationError) or is_no_registry:
+                    wait_s = math.inf  # but another server may be a registry that is trusted
                 else:
                     raise
                 servers.failed(url, error, wait_s)

@@ -132,10 +132,8 @@ class Membership:
     def _replace(self, old: FakeMember, joiner: FakeMember) -> FakeMember:
         """Replace a static member that is back under a new id; it keeps its assignment
         (KIP-345)."""
-        self.members = {
-            (joiner.member_id if row is old else key): (joiner if row is old else row)
-            for key, row in self.members.items()
-        }
+        rows = [joiner if row is old else row for row in self.members.values()]  # in their order
+        self.members = {row.member_id: row for row in rows}
         joiner.assignment = old.assignment
         if self.leader == old.member_id:
             self.leader = joiner.member_id
