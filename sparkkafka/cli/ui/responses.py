@@ -181,7 +181,7 @@ class Watcher:
         self._thread.join(timeout=END_S)
 
     def _watch(self) -> None:
-        """Take snapshots until the end of the block."""
+        """Take a snapshot every `every_s`, until the watcher is closed. Runs in its own thread."""
         while not self._closing.wait(self.every_s):
             try:
                 self.snapshot, self.failure = self._collector.collect(), ""

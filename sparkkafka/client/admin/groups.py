@@ -618,6 +618,7 @@ class GroupAdmin(AdminCalls):
         all brokers fail, OptionError for an unknown state or type.
         """
         groups = self._list_groups(states, types, timeout_s, GROUP_TYPES)
+        # "" is of a group that only has offsets, from a client that is no member.
         consumer_groups = [
             group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)
         ]

@@ -146,7 +146,7 @@ def list_config_resources(
         arguments.checked_choice(name, RESOURCE_TYPES, "a type in types")
         for name in arguments.checked_names(types, "types")
     ]
-    item = "resources with settings"
+    item = "resources with settings"  # the request is about no single resource: one for all
     return call_all(cluster, [item], _ListResources(chosen), ToAny(), deadline, item)[item]
 
 

@@ -129,9 +129,10 @@ class ProducerThread:
             self._commands.append((action, future))
             self._buffer.wake()
         try:
+            # The action has the same deadline, and its own error says more.
             return future.result(deadline.remaining_s() + 5.0)
         except TimeoutError as error:
-            if isinstance(error, KafkaError):
+            if isinstance(error, KafkaError):  # of the action
                 raise
             raise KafkaTimeoutError(f"{what}: not done after {deadline.text}") from None
 

@@ -317,7 +317,7 @@ class UnionSkipper(Skipper):
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         """Return the position after each value. Each branch is skipped at all positions, and only
         the results at its own are used; so a branch must be able to step over any bytes."""
-        raw, at, _ = read_unsigned(data, at, 32)
+        raw, at, _ = read_unsigned(data, at, 32)  # a zigzag varint: 2 n for the branch n
         if raw.max(initial=0) >= 2 * len(self.branches) or (raw & 1).any():
             return None
         for number, branch in enumerate(self.branches):
