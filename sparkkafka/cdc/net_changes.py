@@ -228,7 +228,7 @@ class Changes:
         change_columns = [CHANGE] if with_change else []
         # A row of a record may have a key that another row of the same record had before.
         order = F.struct("sequence", ~F.col("deleted"))
-        has_no_position = F.col("sequence").startswith(" ")
+        has_no_position = F.col("sequence").startswith(" ")  # it begins with the position
         tombstone_sequence = F.when(F.col("deleted") & has_no_position, F.col("sequence"))
         aggregates = {
             "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *change_columns), order),

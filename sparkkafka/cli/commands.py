@@ -121,6 +121,7 @@ def _nearest_verbs(word: str) -> list[str]:
         "offsets": ["groups reset", "checkpoint reset"],
         "produce": ["write"],
     }
+    # The text of a verb with subcommands ends with their names: "Topics: list, describe."
     nested = [
         f"{verb} {word}"
         for verb, text in VERBS.items()

@@ -191,7 +191,7 @@ class History:
             values["bytes", topic.topic] = topic.bytes_per_s
         for group in snapshot.groups:
             values["lag", group.group] = group.lag
-        self._curves = {
+        self._curves = {  # without those of topics and groups that are gone for long
             key: curve
             for key, curve in self._curves.items()
             if key in values or not all(map(isnan, curve))

@@ -436,7 +436,7 @@ class TransactionAdmin(AdminCalls):
             timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
             fenced = fence(cluster, items, timeout_ms, deadline)
             return Results(
-                {
+                {  # a Transaction without its transactional id, or the error
                     tid: FencedProducer(*result[1:]) if isinstance(result, Transaction) else result
                     for tid, result in fenced.items()
                 }

@@ -325,8 +325,9 @@ def _list_all_or_raise(
     isolation_level: str,
     deadline: Deadline | None,
 ) -> dict[_OffsetQuery, ListedOffset]:
-    """List the offset of each query. Raises the first error, also if a log has no earliest or
-    latest offset."""
+    """List the offset of each query. Raises the first error: also for a partition that its topic
+    lacks, without waiting for it (`awaits_partitions`), and for a log without an earliest or latest
+    offset."""
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda query: query.tp, awaits_partitions=False)
     handler.grace_ms = cluster.grace_ms(query.tp.topic for query in queries)

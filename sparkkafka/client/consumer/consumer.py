@@ -177,6 +177,7 @@ class PollLoop:
             if not error.retriable:
                 raise
             log.warning("%s", error)
+            # If no broker can be reached, a longer wait would not help.
             if not isinstance(error.__cause__ or error, errors.KafkaConnectionError):
                 max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
                 self._min_response_ms = min(2 * self._min_response_ms, max_ms)

@@ -656,5 +656,5 @@ class TableDelivery:
 
         if not self._parts:
             run_callback(callback, self)
-        for part in self._parts:
+        for part in self._parts:  # `part_done` gets this handle, which it does not need
             part.add_callback(ALL, part_done, self)

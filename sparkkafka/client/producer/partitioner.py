@@ -430,7 +430,8 @@ class RecordPartitioner:
         return not partitions or max(partitions) < count
 
     def _partition_fields(self, records: AppendedRecords, count: int) -> Iterator[AppendedRun]:
-        """Do what `partition` does one record at a time."""
+        """Choose the partitions of a few records one by one. Yield neighbouring records of one
+        partition together, with their indexes and their size."""
         topic = records.topic
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()

@@ -136,7 +136,7 @@ class Sender:
         self._transaction = transaction
         self._lookup = lookup
         self._send_metrics = metrics
-        self._batches = self._batch_bytes = self._requests = self._retries = 0  # `metrics`
+        self._batches = self._batch_bytes = self._requests = self._retries = 0  # see `metrics`
         self._waker = waker
         self.on_failure = on_failure
         self._codec = codec_by_name(options.compression_type)
@@ -423,6 +423,7 @@ class Sender:
             self._fail(uncertain, text)
         try:
             if self._transaction is not None:
+                # The producer id and epoch, without the transactional id.
                 self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
             elif self._producer_id is None:
                 if self._producer_id_error is not None and (

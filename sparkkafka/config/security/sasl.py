@@ -78,7 +78,7 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
 def _has_credentials(values: ResolvedValues) -> bool:
     """Return whether options other than sasl.jaas.config give credentials."""
     fields = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
-    callback = values["login_callback"]
+    callback = values["login_callback"]  # Java's known classes have no credentials themselves
     return any(values[field] for field in fields.split()) or bool(
         callback and callback not in java.LOGIN_HANDLERS
     )

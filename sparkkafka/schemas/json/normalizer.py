@@ -434,8 +434,9 @@ def _decimal_bytes_writer(precision: int, scale: int) -> Writer:
     def write(value: Any) -> str:
         """Return a number in base64 as a JSON string that pyarrow reads as a decimal. Raises
         UnfitError."""
-        _write_binary(value)
+        _write_binary(value)  # raises unless it is base64
         digits = binascii.a2b_base64(value)
+        # More bytes than these hold no decimal, and long numbers take long to compute.
         number = int.from_bytes(digits, "big", signed=True) if len(digits) <= 32 else None
         if number is None or abs(number) >= 10**precision:
             raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")

@@ -176,6 +176,8 @@ def special_of(descriptor: Any) -> Special | None:
     special, expected = _WELL_KNOWN[descriptor.full_name]
     if tuple((field.name, field.number, field.type) for field in descriptor.fields) != expected:
         return None
+    # The fields of google.protobuf.Struct and the like are repeated or have presence; those of the
+    # others are plain, or the message is another one of this name.
     if special is not Special.JSON and any(
         is_repeated(field) or field.has_presence for field in descriptor.fields
     ):
