@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sparkkafka.client.values import Broker, TopicPartition, some_topics
@@ -46,8 +46,25 @@ class TopicMetadata:
     topic_id: bytes | None
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
-    with_leader: Sequence[int] = ()
     refreshed_at_s: float = field(default_factory=time.monotonic, compare=False)
+    with_leader: Sequence[int] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers = [number for number, row in self.partitions.items() if row.leader >= 0]
+        object.__setattr__(self, "with_leader", sorted(numbers))
+
+    def merged_with(self, known: TopicMetadata | None) -> TopicMetadata:
+        """Return this metadata, with the partitions of `known` whose leader epoch is later: a
+        broker that is cut off from the controller still names earlier leaders, whose logs may lack
+        records that were read (KIP-320). Another topic id is that of a recreated topic."""
+        if known is None or known.topic_id is None or known.topic_id != self.topic_id:
+            return self
+        later = {
+            number: row
+            for number, row in known.partitions.items()
+            if number in self.partitions and row.leader_epoch > self.partitions[number].leader_epoch
+        }
+        return replace(self, partitions={**self.partitions, **later}) if later else self
 
 
 def read_topics(
@@ -78,11 +95,6 @@ def read_topics(
                 )
                 for partition in row.partitions
             },
-            with_leader=sorted(
-                partition.partition_index
-                for partition in row.partitions
-                if partition.leader_id >= 0
-            ),
         )
     for name in names or ():
         if name not in topics and name not in failed:
@@ -208,6 +220,9 @@ class Metadata:
             }
             self.cluster_id = response.cluster_id
             self.controller_id = response.controller_id
+            topics = {
+                name: topic.merged_with(self.topics.get(name)) for name, topic in topics.items()
+            }
             self._log_leader_changes(topics)
             self.known_names.update(topics)
             if names is None:

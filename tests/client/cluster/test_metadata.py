@@ -6,6 +6,7 @@ from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from tests.client.support import open_cluster
 
 TP = TopicPartition("t", 0)
@@ -37,3 +38,26 @@ def test_what_a_thread_reads_does_not_change_under_it(fake_cluster):
         assert (brokers, topics) == before
         assert not cluster.brokers
         assert cluster.metadata.topics.keys() == {"t", "u"}
+
+
+def test_a_broker_that_missed_an_election_is_not_believed(fake_cluster_factory):
+    """A former leader that is cut off from the controller may lack records that were read."""
+    fake_cluster = fake_cluster_factory(3, kafka_version="4.0")
+    fake_cluster.create_topic("t", partitions=2)
+    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    with open_cluster(fake_cluster) as cluster:
+        before = cluster.call(ask)
+        fake_cluster.move_leader("t", 0, (fake_cluster.leader("t", 0) + 1) % 3)
+        cluster.request_metadata(["t"], Deadline(10_000))
+        now = cluster.known_leader(TP)
+        assert now is not None
+        assert now.leader_epoch > before.topics[0].partitions[0].leader_epoch
+        fake_cluster.fault(lambda _: before, api="Metadata")
+        cluster.request_metadata(["t"], Deadline(10_000))
+        assert cluster.known_leader(TP) == now
+        # Leader epochs of a recreated topic begin again.
+        fake_cluster.recreate_topic("t")
+        cluster.request_metadata(["t"], Deadline(10_000))
+        new = cluster.known_leader(TP)
+        assert new is not None
+        assert new.leader_epoch < now.leader_epoch

@@ -359,6 +359,11 @@ def test_random_spreads_rows_with_keys_in_runs() -> None:
     assert {tp.partition: len(v) for tp, v in out.items()} == {3: 2, 0: 2, 1: 1}
 
 
+def metadata_of(topic: str, leaders: tuple[int, ...]) -> TopicMetadata:
+    rows = [PartitionMetadata(leader, leader_epoch=0, error_code=0) for leader in leaders]
+    return TopicMetadata(topic, None, False, dict(enumerate(rows)))
+
+
 def test_partitions_that_the_metadata_show_later_get_rows() -> None:
     known: dict[str, TopicMetadata | None] = {"a": None}
     some = Partitioner(
@@ -369,13 +374,12 @@ def test_partitions_that_the_metadata_show_later_get_rows() -> None:
     )
     batch = rows([b"x"] * 12)
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1}
-    leaders = [PartitionMetadata(leader, 0, 0) for leader in (0, 1, -1, 0)]
-    known["a"] = TopicMetadata("a", None, False, dict(enumerate(leaders)))
+    known["a"] = metadata_of("a", leaders=(0, 1, 2, 0))
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
     known["a"] = None  # distrusted for the moment, after an error
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
     # Partition 2 has no leader now.
-    known["a"] = TopicMetadata("a", None, False, dict(enumerate(leaders)), with_leader=[0, 1, 3])
+    known["a"] = metadata_of("a", leaders=(0, 1, -1, 0))
     assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 3}
 
 
