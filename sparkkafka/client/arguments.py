@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.errors import OptionError
 
@@ -137,13 +137,24 @@ def checked_names(value: Iterable[str], what: str) -> list[str]:
     return chosen
 
 
+def whole_number(value: Any) -> int | None:
+    """Return a whole number (also NumPy's) as int, None for anything else, also for a bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def offset_number(value: Any) -> int | None:
+    """Return an offset as int; None if it cannot be one."""
+    number = whole_number(value)
+    return number if number is not None and 0 <= number <= INT64_MAX else None
+
+
 def checked_int(value: Any, what: str, low: int | None = None, high: int = INT64_MAX) -> int:
     """Return a whole number; if `low` is given, one from `low` to `high`. Raises OptionError for
     anything else, also for a bool."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's too
-    except TypeError:
-        number = None
+    number = whole_number(value)
     if number is not None and (low is None or low <= number <= high):
         return number
     limits = "" if low is None else f" of {low} or more"
@@ -259,12 +270,12 @@ def setting_text(value: Any, where: str) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    try:
-        return str(operator.index(value))
-    except TypeError:
+    number = whole_number(value)
+    if number is None:
         raise OptionError(
             f"{where}: a setting's value is text, a whole number or a bool, got {value!r}"
-        ) from None
+        )
+    return str(number)
 
 
 # --- records ------------------------------------------------------------------------------------

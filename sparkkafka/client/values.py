@@ -92,17 +92,6 @@ def checked_topic(name: Any) -> str:
     )
 
 
-def offset_number(value: Any) -> int | None:
-    """Return an offset as int; None if it cannot be one."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        return None
-    return number if 0 <= number < 1 << 63 else None
-
-
 class OffsetAndMetadata(NamedTuple):
     """An offset to commit or a committed one: the next one to read. `metadata` is a text of at most
     4096 characters; `leader_epoch` is that of the record before it (None: not known)."""

@@ -737,10 +737,8 @@ class GroupAdmin(AdminCalls):
                 chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
             else:
                 chosen = arguments.checked_partitions(partitions)
-            by_name, to_group = (
-                FetchOffsets(group_id, require_stable),
-                coordinator_of(cluster, group_id),
-            )
+            by_name = FetchOffsets(group_id, require_stable)
+            to_group = coordinator_of(cluster, group_id)
             results = call_each(cluster, chosen, by_name, to_group, deadline, what)
             return Results(offsets | results.errors | results.values_by_item)
 

@@ -8,12 +8,16 @@ of the batch: `confirmed_ends` compares them with those of Fetch.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.arguments import checked_by_partition, checked_int
+from sparkkafka.client.arguments import (
+    checked_by_partition,
+    checked_int,
+    offset_number,
+    whole_number,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -31,7 +35,6 @@ from sparkkafka.client.values import (
     TopicPartition,
     by_partition,
     by_topic,
-    offset_number,
     request_topics,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
@@ -140,11 +143,9 @@ def starting_point(
         return StartingPoint(
             number, epoch=-1 if epoch is None else checked_int(epoch, "leader_epoch")
         )
-    if not isinstance(start, OffsetAndMetadata):
-        with contextlib.suppress(OptionError):
-            end = checked_int(start, what)
-            if end in (constants.EARLIEST, constants.LATEST):
-                return StartingPoint(None, end)
+    end = whole_number(start)
+    if end in (constants.EARLIEST, constants.LATEST):
+        return StartingPoint(None, end)
     raise OptionError(
         f"{what}: cannot seek to offset {offset!r} of {tp}; give a whole number, what committed "
         "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "

@@ -76,19 +76,29 @@ class TakenBatches(NamedTuple):
 
 
 def take_batches(
-    partition: Any,
-    options: FetchOptions,
-    end_offset: int | None = None,
-    *,
-    size_bytes: int | None = None,
-) -> TakenBatches | None:
-    """Split the records (the first `size_bytes`) of `partition`, its row in a Fetch response, into
-    batches; return None if there is not one whole batch.
+    tp: TopicPartition, row: Any, options: FetchOptions, offset: int, end_offset: int | None
+) -> tuple[TakenBatches | None, CorruptRecordError | None]:
+    """Split the records of a partition, its `row` in a response that was requested from `offset`
+    on, into batches (None if there is not one whole batch). If one is damaged, return those before
+    it, and the error.
 
-    The first batch may begin before the fetch offset, the last may end after `end_offset`;
-    `decode_chunks` leaves those records out. Raises CorruptRecordError.
+    The first batch may begin before `offset`, the last may end after `end_offset`; `decode_chunks`
+    leaves those records out.
     """
-    data = memoryview(partition.records)[:size_bytes]
+    data = memoryview(row.records)
+    try:
+        return _split(row, data, options, end_offset), None
+    except CorruptRecordError as error:
+        start_byte, next_offset = _find_damage(data, error)
+        taken = _split(row, data[:start_byte], options)
+        position = offset if taken is None else max(offset, taken.next_offset)
+        return taken, with_offsets(error, tp, position, next_offset)
+
+
+def _split(
+    row: Any, data: memoryview, options: FetchOptions, end_offset: int | None = None
+) -> TakenBatches | None:
+    """Split `data`, the records of a `row` or their beginning. Raises CorruptRecordError."""
     batches = split_batches(
         data,
         check_crcs=options.check_crcs,
@@ -101,7 +111,8 @@ def take_batches(
     aborted: Iterable[tuple[int, int]] = ()
     if options.isolation_level == "read_committed":
         aborted = [
-            (row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()
+            (transaction.producer_id, transaction.first_offset)
+            for transaction in row.aborted_transactions or ()
         ]
     visible = [
         batch
@@ -269,17 +280,6 @@ class FetchedRecords:
             if len(records):
                 self._next_to_decode = int(records.offsets[-1]) + 1
             yield records
-
-
-def take_before_damage(
-    tp: TopicPartition, row: Any, options: FetchOptions, error: CorruptRecordError, offset: int
-) -> tuple[TakenBatches | None, CorruptRecordError]:
-    """Return the batches before the damaged one, and the error with its offsets. `row` is a
-    partition of a response, read from `offset`, for which `take_batches` raised `error`."""
-    start_byte, next_offset = _find_damage(memoryview(row.records), error)
-    taken = take_batches(row, options, size_bytes=start_byte)
-    position = offset if taken is None else max(offset, taken.next_offset)
-    return taken, with_offsets(error, tp, position, next_offset)
 
 
 def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int | None]:

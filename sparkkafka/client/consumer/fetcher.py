@@ -33,7 +33,6 @@ from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
     AuthenticationError,
     BrokerError,
-    CorruptRecordError,
     ErrorCode,
     KafkaError,
     NoOffsetError,
@@ -415,13 +414,12 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         state.backoff.reset()
         if not row.records:
             return False
-        damage: CorruptRecordError | None = None
-        try:
-            taken = fetched_records.take_batches(row, self.options, state.selection.end_offset)
-            if taken is None:
-                raise fetched_records.no_whole_batch_error(row.records)
-        except CorruptRecordError as error:
-            taken, damage = fetched_records.take_before_damage(tp, row, self.options, error, offset)
+        taken, damage = fetched_records.take_batches(
+            tp, row, self.options, offset, state.selection.end_offset
+        )
+        if taken is None and damage is None:
+            error = fetched_records.no_whole_batch_error(row.records)
+            damage = fetched_records.with_offsets(error, tp, offset, None)
         self._subscription.move_to_end(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch

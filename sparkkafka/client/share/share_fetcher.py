@@ -20,12 +20,7 @@ from typing import Any, NamedTuple
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_leader_error
-from sparkkafka.client.consumer.fetched_records import (
-    FetchedRecords,
-    ResponseBuffer,
-    take_batches,
-    take_before_damage,
-)
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, ResponseBuffer, take_batches
 from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderFetcher
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.group.consumer_group_membership import NEEDS_SHARE
@@ -483,11 +478,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         """Return the records of a partition in the response. They are not decoded yet."""
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
-        damage: errors.CorruptRecordError | None = None
-        try:
-            taken = take_batches(row, options, end)
-        except errors.CorruptRecordError as error:
-            taken, damage = take_before_damage(tp, row, options, error, start)
+        taken, damage = take_batches(tp, row, options, start, end)
         return FetchedRecords(
             tp,
             [] if taken is None else taken.visible,
