@@ -224,8 +224,6 @@ def partition_sizes(
 
 UPGRADE_TYPES: Final = {"UPGRADE": 1, "SAFE_DOWNGRADE": 2, "UNSAFE_DOWNGRADE": 3}
 
-_MAX_LEVEL = 2**15 - 1
-
 
 class FeatureRange(NamedTuple):
     """The lowest and the highest level of a feature."""
@@ -353,7 +351,7 @@ class ClusterAdmin(AdminCalls):
             if not isinstance(update, FeatureUpdate):
                 raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
             what = f"feature {name}: max_version_level"
-            arguments.checked_int(update.max_version_level, what, 0, _MAX_LEVEL)
+            arguments.checked_int(update.max_version_level, what, 0, 2**15 - 1)
             arguments.checked_choice(
                 update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
             )

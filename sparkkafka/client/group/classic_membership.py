@@ -38,13 +38,6 @@ from sparkkafka.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 
 log = logging.getLogger(__name__)
 
-INSTANCE_ID_VERSION = 5
-"""From this version on (Kafka 2.3) JoinGroup has a group.instance.id."""
-
-MEMBERS_VERSION = 3
-"""From this version on LeaveGroup has a list of members."""
-
-
 _NO_MEMBER_CODES = (errors.ErrorCode.UNKNOWN_MEMBER_ID, errors.ErrorCode.ILLEGAL_GENERATION)
 """The error codes if the coordinator does not have this member, or has a later generation."""
 
@@ -241,7 +234,7 @@ class ClassicMemberThread(membership.MemberThread):
         """Send a LeaveGroup. Raises BrokerError if the coordinator refuses it."""
         node_id = self.coordinator(deadline)
         connection = self.cluster.connection(node_id, deadline)
-        if connection.choose_version(messages.LeaveGroupRequest) >= MEMBERS_VERSION:
+        if connection.choose_version(messages.LeaveGroupRequest) >= 3:
             members = [messages.MemberIdentity(member_id=member_id, reason=reason)]
             request = messages.LeaveGroupRequest(group_id=self.group_id, members=members)
         else:
@@ -284,7 +277,7 @@ class ClassicMemberThread(membership.MemberThread):
         connection = self._take_connection(deadline)
         options = self.options
         version = connection.choose_version(messages.JoinGroupRequest)
-        if options.group_instance_id is not None and version < INSTANCE_ID_VERSION:
+        if options.group_instance_id is not None and version < 5:
             raise errors.UnsupportedVersionError(
                 f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"
             )

@@ -53,9 +53,6 @@ log = logging.getLogger(__name__)
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1  # open and close a session (Java's ShareRequestMetadata)
 
-WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # values of share_acquire_mode
-ACQUIRE_MODE_VERSION = RENEW_VERSION = 2
-
 Batches = list[AcknowledgementBatch]
 TopicIds = Mapping[TopicPartition, uuid.UUID]
 
@@ -117,7 +114,7 @@ class ShareSession(LeaderConnection):
         connection = self.connection
         if connection is None or not connection.is_open:
             return False
-        return not connection.supports(ShareAcknowledgeRequest, RENEW_VERSION)
+        return not connection.supports(ShareAcknowledgeRequest, 2)
 
     def fetch_request(
         self, connection: Connection, member_id: str, assigned: TopicIds
@@ -127,7 +124,7 @@ class ShareSession(LeaderConnection):
         session yet, and those that leave the session."""
         options, in_session = self._options, self.partitions
         is_limited = options.acquire_mode == "record_limit"
-        if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if is_limited else 0):
+        if not connection.supports(ShareFetchRequest, 2 if is_limited else 0):
             needs = "share.acquire.mode=record_limit needs Kafka 4.2 or later"
             raise errors.UnsupportedVersionError(
                 f"{connection}: {needs if is_limited else NEEDS_SHARE}"
@@ -155,7 +152,7 @@ class ShareSession(LeaderConnection):
             max_bytes=options.fetch.fetch_max_bytes,
             max_records=options.max_poll_records,
             batch_size=options.max_poll_records,
-            share_acquire_mode=RECORD_LIMIT if is_limited else WHOLE_BATCHES,
+            share_acquire_mode=int(is_limited),
             topics=[ShareFetchTopic(topic_id=key, partitions=rows) for key, rows in topics.items()],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=key, partitions=rows)

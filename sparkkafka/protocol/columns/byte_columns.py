@@ -25,9 +25,9 @@ from sparkkafka.protocol.wire.varints import varint_size
 _MAX_WORD: Final = 8
 _MAX_WORDS: Final = 4  # the most words of a slice
 _BITS: Final = np.uint64(64)
-_MAX_INLINE: Final = 12  # a view holds up to 12 bytes itself
+MAX_INLINE: Final = 12  # a view holds up to 12 bytes itself, and references longer values
 MAX_BYTES: Final = (1 << 31) - 1  # the most bytes of an array with offsets of 32 bits
-_VIEW_BYTES: Final = 16
+VIEW_BYTES: Final = 16
 
 
 class WordColumn(NamedTuple):
@@ -157,15 +157,15 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
     if slices is not None:
         return _join_slices(slices, count, pool)
     per_row = len(merged)
-    table = pa.allocate_buffer(count * per_row * _VIEW_BYTES)  # libc would return it to the system
+    table = pa.allocate_buffer(count * per_row * VIEW_BYTES)  # libc would return it to the system
     buffers: list[pa.Buffer] = []
     total = 0
     for index, column in enumerate(merged):
 
         def part(dtype: str, begin: int, index: int = index) -> NDArray[Any]:
             """Return some bytes of the views of this column, from byte `begin` on."""
-            begin += index * _VIEW_BYTES
-            return np.ndarray((count,), dtype, table, begin, (per_row * _VIEW_BYTES,))
+            begin += index * VIEW_BYTES
+            return np.ndarray((count,), dtype, table, begin, (per_row * VIEW_BYTES,))
 
         if isinstance(column, WordColumn):
             part("<u8", 4)[:] = column.words
@@ -179,7 +179,7 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
         sizes = part("<i4", 0)
         if column.valid is not None:
             sizes *= column.valid
-        part("<i4", 8)[np.flatnonzero(sizes > _MAX_INLINE)] += len(buffers)
+        part("<i4", 8)[np.flatnonzero(sizes > MAX_INLINE)] += len(buffers)
         buffers += [content for content in contents if content is not None]
     if total > MAX_BYTES:
         raise TooLargeError

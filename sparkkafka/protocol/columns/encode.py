@@ -26,13 +26,12 @@ from sparkkafka.protocol.columns.byte_columns import (
     BinaryColumn,
     ByteColumn,
     VarintColumn,
-    WordColumn,
     blobs_of,
     regroup,
 )
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
-from sparkkafka.protocol.columns.join import Blobs, join_records
+from sparkkafka.protocol.columns.join import NULL_LENGTH, ZERO, Blobs, join_records
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.batches import MAGIC, RecordBatch
@@ -45,10 +44,7 @@ _MAX_RECORD_BYTES = MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 
-_NULL = 1  # zigzag of -1, the length of a null key or value
-_NULL_BLOB = bytes([_NULL])
-_NULL_LENGTH = WordColumn(np.uint8(_NULL), 1, 1)
-_ZERO = WordColumn(np.uint8(0), 1, 1)  # attributes, or the number of headers of each record
+_NULL_BLOB = b"\x01"  # zigzag of -1, the length of a null key or value
 
 _varint = functools.lru_cache(1024)(varint_bytes)
 """Lengths and deltas recur: to find their bytes takes a quarter of the time of encoding them."""
@@ -435,11 +431,11 @@ class _Rows:
         offset_deltas = np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
         body = self._variable_sizes(low, high)  # bytes of each record after its length
         body += 1 + widths(zigzag(deltas)) + widths(zigzag(offset_deltas))
-        columns: list[ByteColumn] = [VarintColumn(body), _ZERO]
+        columns: list[ByteColumn] = [VarintColumn(body), ZERO]
         columns += VarintColumn(deltas), VarintColumn(offset_deltas)
         for column in (self.keys, self.values):
-            columns += [_NULL_LENGTH] if column is None else column.byte_columns(low, high)
-        columns += [_ZERO] if self.headers is None else self.headers.byte_columns(low, high)
+            columns += [NULL_LENGTH] if column is None else column.byte_columns(low, high)
+        columns += [ZERO] if self.headers is None else self.headers.byte_columns(low, high)
         _, offsets, content = byte_columns.join(columns, high - low, arrow.BATCH_POOL).buffers()
         edges = np.frombuffer(offsets, np.int32)[: high - low + 1].astype(np.int64)
         return memoryview(content), edges

@@ -17,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.byte_columns import WordColumn
+from sparkkafka.protocol.columns.byte_columns import MAX_INLINE, VIEW_BYTES, WordColumn
 from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.varint_columns import Ints, encode_words, zigzag
 from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
 
-_VIEW_BYTES = 16
-_INLINE_BYTES = 12  # Arrow keeps up to 12 bytes in the view itself, and references longer values
 _MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
 
 
@@ -80,9 +78,9 @@ def _offset_deltas(counts: Sequence[int]) -> WordColumn | None:
     return WordColumn(words, sizes, widest)
 
 
-_ZERO_BYTE = WordColumn(np.uint64(0), 1, 1)
+ZERO = WordColumn(np.uint8(0), 1, 1)  # attributes, or the number of headers of each record
+NULL_LENGTH = WordColumn(np.uint8(1), 1, 1)  # the zigzag code of -1
 _EMPTY = pa.py_buffer(b"")
-_NULL = WordColumn(np.uint64(1), 1, 1)  # the length -1
 
 
 def join_records(
@@ -121,13 +119,13 @@ def join_records(
     if body_length is None:
         return None
     if keys is None:
-        first_length = _NULL.followed_by(first_length)
+        first_length = NULL_LENGTH.followed_by(first_length)
     # The bytes before a key, or before a value if there are no keys: front, then tail. A record
     # ends in a zero, the count of its headers. It is written before the next record's varints,
     # since every further view costs time.
-    front = _ZERO_BYTE.followed_by(body_length).followed_by(_ZERO_BYTE).followed_by(timestamp)
+    front = ZERO.followed_by(body_length).followed_by(ZERO).followed_by(timestamp)
     tail = offset.followed_by(first_length)
-    if front.max_size + tail.max_size > _INLINE_BYTES:
+    if front.max_size + tail.max_size > MAX_INLINE:
         return None
 
     # The views of a row: its varints, [key, length of the value,] value. Then one view more for all
@@ -162,8 +160,8 @@ def _write_column(
     """Write one number of each row, of type `dtype`, at byte `at` of its view. The rows' views are
     `first`, `first + step`, … of `views`, which has one view more at its end."""
     count = (len(views) - 1) // step
-    begin = first * _VIEW_BYTES + at
-    target: NDArray[Any] = np.ndarray((count,), dtype, views, begin, (step * _VIEW_BYTES,))
+    begin = first * VIEW_BYTES + at
+    target: NDArray[Any] = np.ndarray((count,), dtype, views, begin, (step * VIEW_BYTES,))
     np.copyto(target, values, casting="unsafe")
 
 
@@ -174,7 +172,7 @@ def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int)
     The view of a long one would repeat its first four bytes. They may be left out, since only
     comparisons read them.
     """
-    if blobs.min_length > _INLINE_BYTES:
+    if blobs.min_length > MAX_INLINE:
         views[:, 0] = blobs.lengths
         views[:, 2] = buffer_index
         views[:, 3] = blobs.starts
@@ -183,5 +181,5 @@ def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int)
     content = np.frombuffer(cast.buffers()[1], "<c16")  # 16 bytes are the fastest to copy
     views.view("<c16")[:, 0] = content[cast.offset :][: len(views)]
     np.maximum(blobs.lengths, 0, out=views[:, 0], casting="unsafe")
-    if blobs.max_length > _INLINE_BYTES:
-        views[np.flatnonzero(blobs.lengths > _INLINE_BYTES), 2] = buffer_index
+    if blobs.max_length > MAX_INLINE:
+        views[np.flatnonzero(blobs.lengths > MAX_INLINE), 2] = buffer_index
