@@ -198,7 +198,9 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         codes = [row.error_code for row in response.results if row.error_code]
         not_found = Outcome(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [
-            *dict.fromkeys(items, not_found).items(),
+            *dict.fromkeys(
+                items, not_found
+            ).items(),  # replaced by a later outcome, if there is one
             *(
                 (tp, Outcome(0, row.partition_size))
                 for result in response.results

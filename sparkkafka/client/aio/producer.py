@@ -233,7 +233,7 @@ class _LoopProducer(Producer):
             super()._wait_for_memory(size_bytes)
             return
         self._buffer.raise_refusal()
-        self.checks = repeat(True)
+        self.checks = repeat(True)  # the next `drain` checks the memory
         if not self._buffer.has_memory(size_bytes):
             self.missing_bytes = size_bytes
             raise KafkaTimeoutError(

@@ -367,6 +367,7 @@ class PartitionQueue:
         no later batch can show its outcome, return False."""
         if not batch.maybe_written or batch.later_batch_acknowledged or not self.is_head(batch):
             return False
+        # Without such a batch, no response would show the outcome.
         if not any(
             other.maybe_written and not other.is_unresolved and other is not batch
             for other in self.batches

@@ -250,7 +250,7 @@ class _LargeRecord:
         for done in range(0, count, MAX_HEADERS):
             positions, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
             parts.append(copy_headers(buffer, positions))
-            yield self._empty_chunk
+            yield self._empty_chunk  # so that the caller can check its deadline
         if at != len(data):
             raise DamageError
         keys, values = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
@@ -264,7 +264,7 @@ class _LargeRecord:
                 value, size = self._payload.read_varint(bits)
                 break
             except IndexError:
-                yield self._empty_chunk
+                yield self._empty_chunk  # so that the caller can check its deadline
                 if not self._payload.grow():
                     raise DamageError from None
         self._remaining -= size
@@ -281,7 +281,7 @@ class _LargeRecord:
         out = io.BytesIO()
         while size:
             if not len(self._payload.data):
-                yield self._empty_chunk
+                yield self._empty_chunk  # so that the caller can check its deadline
                 if not self._payload.grow():
                     raise self._damaged(f"it ends {size + self._remaining} bytes too early")
             part = self._payload.data[:size]

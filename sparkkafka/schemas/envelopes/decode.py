@@ -196,7 +196,7 @@ def decoder(
                     format_module, envelope, writer, reader, read, target, message
                 )
                 if writer != reader:  # a null of a column that is NOT NULL now
-                    envelope_decoder.second = _make(
+                    envelope_decoder.fallback = _make(
                         format_module, envelope, writer, None, written, target, message
                     )
                 return envelope_decoder
@@ -256,16 +256,16 @@ def _make(
         texts = connect_types.with_text_floats(node)
         if texts != node:
             inner = format_module.decoder(writer, None, texts.wire)
-            made.second = _EnvelopeDecoder(inner, envelope, texts, target, kind)
-            made.second.has_other_records = made.has_other_records
+            made.fallback = _EnvelopeDecoder(inner, envelope, texts, target, kind)
+            made.fallback.has_other_records = made.has_other_records
     return made
 
 
 class _EnvelopeDecoder:
-    """Decodes payloads of one schema. `node`: the type that the inner decoder gives; `second`: the
-    decoder for rows that this one cannot decode."""
+    """Decodes payloads of one schema. `node`: the type that the inner decoder gives; `fallback`:
+    the decoder for rows that this one cannot decode."""
 
-    second: _EnvelopeDecoder | None = None
+    fallback: _EnvelopeDecoder | None = None
     has_other_records = False
     """Whether payloads are JSON of which some may be other records of Debezium."""
 
@@ -283,7 +283,7 @@ class _EnvelopeDecoder:
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """Decode payloads (binary; null stays null) into a column of `type`. A row that cannot be
         decoded is null, with a reason; rows that are not in this envelope are tried with
-        `second`."""
+        `fallback`."""
         budget = budget or MemoryBudget(payloads)
         decoded = self._inner.decode(payloads, budget)
         reasons = dict(
@@ -300,9 +300,9 @@ class _EnvelopeDecoder:
             good = np.ones(len(values), np.bool_)
             good[list(reasons)] = False
             values = null_outside(values, good)
-        if reasons and self.second is not None:
+        if reasons and self.fallback is not None:
             rows = np.array(sorted(reasons), np.int64)
-            again = self.second.decode(payloads.take(from_numpy(rows)), budget)
+            again = self.fallback.decode(payloads.take(from_numpy(rows)), budget)
             reasons = dict(zip(rows[again.bad_rows].tolist(), again.reasons, strict=True))
             both = pa.concat_arrays([values, again.values])
             values = spread(both, np.append(np.arange(len(values)), rows), len(values))
