@@ -86,7 +86,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "wire",
         "messages",
         "framing",
-        "releases",
         "records",
         "columns",
         "partitioning",

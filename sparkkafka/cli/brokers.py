@@ -16,8 +16,7 @@ from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
 from sparkkafka.errors import KafkaError, OptionError, some
-from sparkkafka.protocol.messages import REQUESTS
-from sparkkafka.protocol.releases import release_of
+from sparkkafka.protocol.messages import REQUESTS, release_of
 
 app = typer.Typer(rich_markup_mode=None)
 

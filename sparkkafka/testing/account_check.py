@@ -43,9 +43,8 @@ from sparkkafka.errors import (
     printable,
     some,
 )
-from sparkkafka.protocol.messages import REQUESTS
+from sparkkafka.protocol.messages import REQUESTS, release_of
 from sparkkafka.protocol.records.compression import Codec
-from sparkkafka.protocol.releases import release_of
 
 OK: Final = "ok"
 NOT_OFFERED: Final = "--"

@@ -16,7 +16,7 @@ from sparkkafka.cli.check import (
     certificate_finding,
     ok,
 )
-from sparkkafka.protocol.releases import release_of
+from sparkkafka.protocol.messages import release_of
 from sparkkafka.spark.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.cli.run import Command

@@ -1,7 +1,8 @@
 """The requests and responses in use, by subject. Declarations only; `wire.schema` explains them.
 
 Names are those of Kafka's message JSON, the fields' in snake_case. `REQUESTS` finds a request
-class by its API key, and its `RESPONSE` is the class of the response.
+class by its API key, and its `RESPONSE` is the class of the response. `release_of` tells a broker's
+Kafka release by the versions that it offers.
 
 A subject is imported when the first of its names is used: Spark starts new processes all the time,
 each needs a few messages, and declaring one takes a fifth of a millisecond or more.
@@ -13,6 +14,8 @@ import importlib
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from sparkkafka.protocol.wire.schema import release_number, releases
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import *  # noqa: F403
@@ -63,3 +66,21 @@ def _requests() -> dict[int, type[Request[Any]]]:
         for name, value in vars(module).items()
         if name.endswith("Request") and name != "Request"
     }
+
+
+def release_of(offered: Mapping[str, int]) -> str:
+    """Return the newest Kafka release whose new versions a broker offers all, such as "4.1"; "" if
+    the broker is older than the oldest supported one. `offered` has the highest version by the
+    request's name.
+
+    Requests that a broker does not offer at all, as managed services do, do not count. A release
+    without a new version here cannot be distinguished from the one before.
+    """
+    has_versions: dict[str, list[bool]] = {}
+    for request in _requests().values():
+        if request.API_NAME in offered:
+            for release, version in releases(request).items():
+                has_version = offered[request.API_NAME] >= version
+                has_versions.setdefault(release, []).append(has_version)
+    complete = [release for release, flags in has_versions.items() if all(flags)]
+    return max(complete, key=release_number, default="")

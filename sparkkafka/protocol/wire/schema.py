@@ -422,6 +422,11 @@ def releases(cls: type[Message]) -> dict[str, int]:
     }
 
 
+def release_number(release: str) -> tuple[int, ...]:
+    """Return a release's numbers, so that 3.10 is after 3.9."""
+    return tuple(map(int, release.split(".")))
+
+
 OLDEST_KAFKA = "Kafka 2.1"
 """The oldest Kafka that is supported, and that the declarations name."""
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparkkafka.protocol.releases import newest_versions, release_names
+from sparkkafka.protocol.messages import REQUESTS
+from sparkkafka.protocol.wire.schema import release_number, releases
 
 VersionRange = tuple[int, int]
 
@@ -44,14 +45,20 @@ def release(
     `changes` sets the offered range of an API, or removes the API with None. It may have versions
     that are not implemented, for tests of the client's choice.
     """
-    if name not in release_names():
-        names = ", ".join(release_names())
+    known = {other for request in REQUESTS.values() for other in releases(request)}
+    if name not in known:
+        names = ", ".join(sorted(known, key=release_number))
         raise ValueError(f"no such Kafka release here: {name!r}, there are {names}")
     unknown = set(changes) - set(implemented)
     if unknown:
         raise ValueError(f"no such API here: {sorted(unknown)}, there are {sorted(implemented)}")
-    number = tuple(int(part) for part in name.split("."))
-    newest = newest_versions(name)
+    number = release_number(name)
+    newest = {
+        request.API_NAME: version
+        for request in REQUESTS.values()
+        for other, version in releases(request).items()
+        if release_number(other) <= number
+    }
     if number < (4, 0):
         newest.pop(_KIP_848, None)
     versions: dict[str, VersionRange] = {}
