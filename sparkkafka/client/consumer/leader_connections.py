@@ -211,6 +211,9 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
         self._metrics = metrics
         self._leaders: dict[int, LeaderT] = {}  # by node id
         self._waker = Waker()
+        self.wake = self._waker.wake
+        """Ends a `receive` that waits. May be called from any thread; a thread that has this
+        function does not keep the fetcher alive."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -218,10 +221,6 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
             leader.close()
         self._leaders.clear()
         self._waker.close()
-
-    def wake(self) -> None:
-        """End a `receive` that waits. May be called from any thread."""
-        self._waker.wake()
 
     def receive(self, wait_s: float) -> None:
         """Wait until bytes arrive, and act on the responses that are complete. Raises errors that a

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Self, TypeAlias
@@ -59,7 +60,13 @@ class ShareConsumer(arguments.ClientBase):
         self._guard = SingleThreadGuard("ShareConsumer")
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
-        self._fetcher = ShareFetcher(self._cluster, options, self._on_result, self._metrics)
+        on_result = weakref.WeakMethod(self._on_result)  # else they would keep each other alive
+
+        def report(result: AcknowledgementResult) -> None:
+            if method := on_result():
+                method(result)
+
+        self._fetcher = ShareFetcher(self._cluster, options, report, self._metrics)
         self._member = self._new_member()
         self._topics: frozenset[str] = frozenset()
         self._missing_topics = MissingTopicsLookup(self._cluster, options.group_id)

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,20 @@ def test_close_gives_back_what_is_not_acknowledged(fake: FakeCluster) -> None:
     assert said(fake) == []
     with member(fake) as other:
         assert [row.delivery_count for row in poll(other)] == [2] * 10
+
+
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_a_member_that_is_dropped_without_close_leaves(fake: FakeCluster) -> None:
+    """Its thread must not keep it alive: it would hold its records, and stay in the group."""
+    write(fake, "t", 3, partitions=2)
+    dropped = member(fake)
+    poll(dropped, 3)
+    reference = weakref.ref(dropped)
+    del dropped
+    assert reference() is None
+    wait_until(lambda: not fake.group_members("g"), WAIT_S)
 
 
 def test_explicit(fake: FakeCluster) -> None:
