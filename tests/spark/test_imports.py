@@ -135,6 +135,7 @@ assert "sparkkafka.protocol.messages.groups" not in sys.modules
 TYPED = """
 import numpy as np
 import pyarrow as pa
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records.arrow import binary_array
