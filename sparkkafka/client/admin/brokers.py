@@ -197,10 +197,8 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         # A leader without the partition has a failed disk, or is no longer the leader.
         codes = [row.error_code for row in response.results if row.error_code]
         not_found = Outcome(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return [
-            *dict.fromkeys(
-                items, not_found
-            ).items(),  # replaced by a later outcome, if there is one
+        return [  # a later outcome of a partition replaces an earlier one
+            *dict.fromkeys(items, not_found).items(),
             *(
                 (tp, Outcome(0, row.partition_size))
                 for result in response.results

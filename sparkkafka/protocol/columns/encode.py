@@ -358,9 +358,8 @@ class _Rows:
         sizes = np.full(high - low, 3, np.int64)  # null key, null value, no headers
         for column in (self.keys, self.values, self.headers):
             if column is not None:
-                sizes += (
-                    column.sizes[low:high] - 1
-                )  # in place of the one byte of null or no headers
+                # In place of the one byte of null, or of no headers.
+                sizes += column.sizes[low:high] - 1
         return sizes
 
     def size_bounds(self, limit: int) -> Ints:
