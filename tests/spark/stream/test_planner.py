@@ -338,6 +338,23 @@ def test_a_first_batch_that_is_repeated_when_there_are_new_partitions(fake: Fake
     assert ranges(source.partitions(end, after)) == [("t", 0, 4, 10), ("t", 1, 0, 3)]
 
 
+def test_offsets_as_json_must_name_partitions_that_are_added_during_the_first_batch(
+    fake: FakeCluster,
+) -> None:
+    """The checkpoint does not have the start: the option is looked up again."""
+    fake.create_topic("t")
+    fill(fake, "t", 10)
+    end = {"t": {"0": 8}}
+    fake.add_partitions("t", 2)
+    fill(fake, "t", 0, 3)
+    with pytest.raises(OptionError, match=r"startingOffsets must name .* Missing: t-1; too many"):
+        reader(fake, startingOffsets='{"t":{"0":4}}').initialOffset()
+    source = reader(fake, startingOffsets='{"t":{"0":4,"1":-2}}')
+    assert ranges(source.partitions(source.initialOffset(), end)) == [("t", 0, 4, 8)]
+    after = source.latestOffset(end, ReadAllAvailable())
+    assert ranges(source.partitions(end, after)) == [("t", 0, 8, 10), ("t", 1, 0, 3)]
+
+
 def test_a_first_batch_from_a_group_that_moves(fake: FakeCluster) -> None:
     from tests.client.support import commit_offsets, open_cluster
 
