@@ -95,6 +95,15 @@ def test_a_subscription_creates_topics_if_the_setting_says_so(
         assert source.position(("assigned", 0)) == 0  # type: ignore[arg-type]
 
 
+def test_a_share_consumer_creates_topics_if_the_setting_says_so(fake_cluster_factory: Any) -> None:
+    configs = {"auto.create.topics.enable": "true"}
+    cluster = fake_cluster_factory(1, kafka_version="4.2", configs=configs)
+    with ShareConsumer(settings(cluster, group_id="g") | AUTO) as source:
+        source.subscribe(["new"])
+        poll_until(source, lambda: bool(source.assignment()))  # type: ignore[arg-type]
+        assert {tp.topic for tp in source.assignment()} == {"new"}
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer", "share"])
 def test_a_name_that_no_topic_can_have_is_an_error(
     fake_cluster_factory: Any, protocol: str, monkeypatch: pytest.MonkeyPatch
