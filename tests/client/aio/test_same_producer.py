@@ -34,6 +34,7 @@ add_tests(
         "test_columns_of_nulls_are_as_none",
         "test_a_large_table_goes_in_pieces",
         "test_a_table_with_a_wrong_partition_and_a_missing_topic",
+        "test_records_that_may_go_anywhere_avoid_partitions_without_a_leader",
         # long, and the same code
         "test_no_brokers_and_then_there_are",
         "test_the_last_lookup_of_a_topic_ends_with_max_block_ms",
