@@ -25,7 +25,6 @@ from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
-from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     JsonNormalizer,
     make_writer,
@@ -42,6 +41,7 @@ from sparkkafka.schemas.json.object_fields import (
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
+from sparkkafka.schemas.json.uniform_objects import read_uniform
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64
@@ -73,7 +73,7 @@ class JsonDecoder:
 
     def __init__(self, root: JsonNode, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
-        self._root = root
+        self.root = root
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest  # fields that the type lacks are returned as JSON texts
         self.exact = exact
@@ -91,7 +91,7 @@ class JsonDecoder:
     def _plan(self, separate: Set[str]) -> None:
         """Plan which fields are read separately: these, and those that pyarrow's reader cannot
         read."""
-        root = self._root
+        root = self.root
         readable = {}
         self.maps: list[str] = []
         self.separate_fields: dict[str, _SeparateField] = {}
@@ -116,7 +116,7 @@ class JsonDecoder:
         """Return whether these outermost fields can be read separately (see `with_separate`)."""
         if self.exact:
             return not names
-        return not (self.with_rest and any(self._root.children[name].children for name in names))
+        return not (self.with_rest and any(self.root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """Decode JSON texts (binary or string; null stays null) into a column of `type`. Texts that
@@ -152,7 +152,6 @@ class _Batch:
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self.data, self._offsets = arrays.content_of(self._texts)
-        self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
@@ -168,7 +167,11 @@ class _Batch:
 
     def run(self) -> Decoded:
         """Decode all payloads, and return their values, the reasons of bad rows, and the rests."""
-        self._read()
+        is_read = self._read_uniform()
+        if not is_read.any():
+            self._read()
+        elif not is_read.all():
+            self._read_part(self._decoder, np.flatnonzero(~is_read), self._separations_left)
         rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
         reasons = dict(zip(rows, self._reasons.values(), strict=True))
         rest = self._rest_texts() if self._decoder.with_rest else None
@@ -185,12 +188,31 @@ class _Batch:
             self._normalize(np.sort(np.concatenate(self._read_blocks(strict, raw))))
         self._read_normalized()
 
-    def _read_separately(self, rows: Ints, names: Collection[str]) -> None:
-        """Read rows whose values of the fields `names` pyarrow's reader cannot read with the
-        others: a decoder that reads these fields separately reads only these rows, as a batch of
-        its own."""
-        decoder = self._decoder.with_separate(names)
-        part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._separations_left - 1)
+    def _read_uniform(self) -> Flags:
+        """Read texts that differ only in their values, if they are enough. Return which rows were
+        read."""
+        is_read = np.zeros(len(self._texts), np.bool_)
+        root = self._decoder.root
+        if len(is_read) < MIN_BLOCK_ROWS or root.kind != JsonKind.STRUCT:
+            return is_read
+        try:
+            arrays.as_texts(self._texts)
+        except pa.ArrowInvalid:
+            return is_read
+        for part in self._cut_by_size(np.arange(len(is_read))):
+            offsets = self._offsets[part[0] : part[-1] + 2]
+            data = self.data[offsets[0] : offsets[-1]]
+            read = read_uniform(root, data, offsets - offsets[0], _convert_texts)
+            if read is not None:
+                rows, values = read
+                self._blocks.append(values)
+                self._block_rows.append(rows + part[0])
+                is_read[rows + part[0]] = True
+        return is_read
+
+    def _read_part(self, decoder: JsonDecoder, rows: Ints, separations_left: int) -> None:
+        """Read only these rows, as a batch of their own."""
+        part = _Batch(decoder, _take(self._texts, rows), separations_left)
         part._read()
         self._blocks += part._blocks
         self._block_rows += [rows[block_rows] for block_rows in part._block_rows]
@@ -204,9 +226,8 @@ class _Batch:
         """Read all rows that pyarrow's reader can read, in blocks; return the others, to be read
         one by one. A block that fails is cut, and its parts are read again. `strict` fails at a
         field that the type lacks, `raw` ignores it."""
-        cut = cut_long_strings(self._texts)
-        texts, self._strings = cut or (self._texts, None)
-        doubtful = self._doubtful_texts(texts)
+        texts = self._texts
+        doubtful = self._doubtful_texts()
         fields: dict[str, pa.Array] = {}
         if self._decoder.separate_fields:
             fields = self._read_separate_fields(doubtful)
@@ -227,14 +248,14 @@ class _Batch:
             has_rests = self._decoder.with_rest and bool(fields)
             try:
                 try:
-                    block = strict.read(block_texts, self._strings)
+                    block = strict.read(block_texts)
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
                     if self._decoder.exact:  # read one by one, to find the bad row
                         others.append(rows)
                         continue
-                    block = raw.read(block_texts, self._strings)
+                    block = raw.read(block_texts)
                     has_rests = True  # the fields at which `strict` failed
                 is_read = np.ones(len(rows), np.bool_)
                 if fields or self._decoder.maps:
@@ -261,12 +282,14 @@ class _Batch:
         if separate:
             all_names = frozenset().union(*(names for _, names in separate))
             all_rows = np.sort(np.concatenate([rows for rows, _ in separate]))
-            self._read_separately(all_rows, all_names)
+            # pyarrow's reader cannot read the values of these fields with the others.
+            decoder = self._decoder.with_separate(all_names)
+            self._read_part(decoder, all_rows, self._separations_left - 1)
         return others
 
-    def _doubtful_texts(self, texts: pa.Array) -> Flags:
-        """Return a flag for each text: whether it must be read without pyarrow's reader. `texts`:
-        those of the batch, after their long strings were cut out."""
+    def _doubtful_texts(self) -> Flags:
+        """Return a flag for each text: whether it must be read without pyarrow's reader."""
+        texts = self._texts
         data, offsets = arrays.content_of(texts)
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)
@@ -749,9 +772,8 @@ class BlockReader:
             unexpected_field_behavior="error" if strict else "ignore",
         )
 
-    def read(self, texts: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-        """Return the column of texts (binary, no nulls). `strings`: those that `cut_long_strings`
-        has cut out of the texts. Raises ReadError."""
+    def read(self, texts: pa.Array) -> pa.Array:
+        """Return the column of texts (binary, no nulls). Raises ReadError."""
         count = len(texts)
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
@@ -771,20 +793,18 @@ class BlockReader:
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error)) from None
         if self._normalized:
-            return self._converted("v", self._root, columns[0], None)
+            return self._converted("v", self._root, columns[0])
         children = [
-            self._converted(name, node, column, strings)
+            self._converted(name, node, column)
             for (name, node), column in zip(self._root.children.items(), columns, strict=True)
         ]
         return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
-    def _converted(
-        self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
-    ) -> pa.Array:
-        """Convert a field's column, as the reader gave it, to the type of its node. `strings`: the
-        long strings that were cut out of the texts. Raises ReadError, which names the field."""
+    def _converted(self, name: str, node: JsonNode, column: pa.Array) -> pa.Array:
+        """Convert a field's column, as the reader gave it, to the type of its node. Raises
+        ReadError, which names the field."""
         try:
-            return _convert(node, column, strings)
+            return _convert(node, column)
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error), name) from None
 
@@ -883,21 +903,25 @@ def _reader_type(node: JsonNode) -> pa.DataType:
     return pa.int32() if kind == JsonKind.EPOCH_DAYS else node.type
 
 
-def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: the
-    long strings that were cut out of the texts, which are put back. Raises ValueError (ArrowInvalid
-    is one)."""
+def _convert_texts(node: JsonNode, texts: pa.Array) -> pa.Array:
+    """Convert strings, or the texts of numbers and booleans, to the node's type. Raises ValueError
+    (ArrowInvalid is one)."""
+    column, reader_type = texts.view(pa.string()), _reader_type(node)
+    return _convert(node, column if reader_type == column.type else column.cast(reader_type))
+
+
+def _convert(node: JsonNode, array: pa.Array) -> pa.Array:
+    """Convert the values that pyarrow's reader gives for a node to the node's type. Raises
+    ValueError (ArrowInvalid is one)."""
     kind = node.kind
-    if strings is not None and pa.types.is_string(array.type):
-        array = put_back(array, strings)
     if kind == JsonKind.STRUCT:
         children = [
-            _convert(child, array.field(index), strings)
+            _convert(child, array.field(index))
             for index, child in enumerate(node.children.values())
         ]
         return _rebuild(node.type, array, array.buffers()[:1], children)
     if kind == JsonKind.LIST:
-        items = _convert(node.item, array.values, strings)
+        items = _convert(node.item, array.values)
         return _rebuild(node.type, array, array.buffers()[:2], [items])
     if kind == JsonKind.MAP:
         pairs = array.values

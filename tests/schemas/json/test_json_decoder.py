@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -284,20 +285,96 @@ def test_long_strings_are_as_one_by_one(payload: bytes) -> None:
     assert_as_one_by_one(LONG, payloads)
 
 
-def test_long_strings_are_kept_from_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
+UNIFORM = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("small", pa.int32()),
+        ("price", pa.float64()),
+        ("ok", pa.bool_()),
+        ("text", pa.string()),
+        ("home", pa.struct([("zip", pa.int16()), ("day", pa.date32()), ("at", pa.int64())])),
+        ("lines", pa.list_(pa.string())),
+    ]
+)
+UNIFORM_TEXT = (
+    b'{"id": %d, "price":-0.5, "ok" :true, "text": "a, b:{%d}", "small": null, '
+    b'"home":{ "zip": 12, "day": "2026-01-02" }, "lines": null}'
+)
+"""All fields that `uniform_objects` reads, and white space where JSON allows it."""
+
+
+def uniform_texts(count: int) -> list[bytes]:
+    return [UNIFORM_TEXT % (number, number) for number in range(count)]
+
+
+def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[bytes] = []
     read = decode.BlockReader.read
 
-    def noted(reader: decode.BlockReader, texts: pa.Array, *strings: pa.Array | None) -> pa.Array:
-        sizes.append(texts.nbytes)
-        return read(reader, texts, *strings)
+    def noted(reader: decode.BlockReader, block: pa.Array) -> pa.Array:
+        texts.extend(block.to_pylist())
+        return read(reader, block)
 
     monkeypatch.setattr(decode.BlockReader, "read", noted)
-    rows = [b'{"id":%d,"text":"%s"}' % (i, b"%d" % (i % 10) * 1000) for i in range(100)]
-    decoded = run(LONG, *rows)
-    assert len(sizes) == 1
-    assert sizes[0] < 100 * 40
-    assert decoded.values[37].as_py()["text"] == "7" * 1000
+    rows = uniform_texts(500)
+    rows[7] = b'{"id":1}'
+    rows[30:130] = [row.replace(b"a, b", b'a\\"') for row in rows[30:130]]  # these have escapes
+    rows[200] = rows[200].replace(b'"a, b:{200}"', b'"%s"' % ("\u00e9" * 400).encode())
+    decoded = run(UNIFORM, *rows)
+    assert decoded.bad_rows.tolist() == []
+    assert set(texts) == {rows[7], *rows[30:130]}
+    assert decoded.values[200].as_py()["text"] == "\u00e9" * 400
+    assert decoded.values[499].as_py() == {
+        "id": 499,
+        "small": None,
+        "price": -0.5,
+        "ok": True,
+        "text": "a, b:{499}",
+        "home": {"zip": 12, "day": date(2026, 1, 2), "at": None},
+        "lines": None,
+    }
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        *((b"-0.5", number) for number in (b"1", b"-1e2", b"1E-2", b"1.e5", b"1.", b".5", b"-.5")),
+        *((b"-0.5", number) for number in (b"007", b"-01.5", b"0.0", b"NaN", b"-inf", b"+1", b"")),
+        *((b"-0.5", number) for number in (b"1 2", b"1,2", b"0x1", b"null", b"true", b'"1"', b"n")),
+        *((b"12,", number) for number in (b"1.0,", b"-7,", b"-,", b"07,", b"99999,", b"null,")),
+        *((b"12,", number) for number in (b"nul,", b"-0,", b"0x7,", b",", b"[1],", b'{"a":1},')),
+        *((b"true", word) for word in (b"false", b"null", b"truf", b"True", b"1", b"fals")),
+        *((b"null, ", word) for word in (b"1, ", b"12 , ", b"2147483648, ", b"nulls, ")),
+        *((b'": "a', word) for word in (b'": "', b'":"a', b'": null, "a', b'": {"a', b'": a')),
+        (b"2026-01-02", b"2026-02-30"),
+        (b'"day"', b'"dax"'),
+        (b'"lines": null', b'"lines": []'),
+        (b'"lines": null}', b'"lines": "}'),
+        (b'"lines": null}', b'"lines": null'),
+        (b'"lines": null}', b'"lines": null}}'),
+        (b'"lines": null}', b'"lines": null}{}'),
+        (b', "lines": null}', b"}"),
+        (b', "lines": null}', b', "text": "b"}'),
+        (b'}, "lines": null}', b""),
+        (b"a, b", b"a\x00"),
+        (b"a, b", b"\xff"),
+        (b"a, b", b"\xc3\xa9"),
+        (b"a, b", b"\\ud800"),
+        (b"{ ", b"{\n"),
+    ],
+)
+def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool) -> None:
+    payloads = uniform_texts(9)
+    row = 8 if last else 3
+    assert part in payloads[row]
+    payloads[row] = payloads[row].replace(part, other)
+    assert_as_one_by_one(UNIFORM, payloads)
+
+
+def test_a_string_without_an_end_is_no_null() -> None:
+    kind = pa.struct([("a", pa.string())])
+    assert_as_one_by_one(kind, [b'{"a": "b"}', b'{"a": "c"}', b'{"a": "d"}', b'{"a": "}'])
 
 
 def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
