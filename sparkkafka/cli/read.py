@@ -21,7 +21,6 @@ from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 from numpy.typing import NDArray
 from typer import Option
@@ -29,7 +28,6 @@ from typer import Option
 from sparkkafka.cli import commands, tables, text_formats
 from sparkkafka.cli.commands import parse_partitions, timestamp_ms_of
 from sparkkafka.cli.completion import group_names
-from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
 from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
@@ -141,6 +139,8 @@ def read(
     if isolation is not None:
         session.set_option("property", [f"isolation.level={isolation}"])
     if output is not None:
+        from sparkkafka.cli.files import file_kind
+
         file_kind(output, "--output")
         if output.exists() and not output.is_file():
             raise OptionError(f"--output: {output} is there, and is not a plain file")
@@ -290,6 +290,8 @@ def read_topic(
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
         reader.look_up_bounds()
         if output.file is not None:
+            from sparkkafka.cli.files import FileSink
+
             sink = stack.enter_context(FileSink(output.file, decoding.types if decoding else {}))
             write: Any = sink.write
         elif output.is_changes:
@@ -410,7 +412,8 @@ class Filter:
         """Return the records of a batch that have the key and the headers."""
         keep: NDArray[np.bool_] = np.ones(batch.num_rows, np.bool_)
         if self.key is not None:
-            keep &= _is_true(pc.equal(batch.column("key"), arrow.binary_array([self.key])[0]))
+            key = arrow.binary_array([self.key])[0]
+            keep &= _is_true(arrow.call("equal", batch.column("key"), key))
         for name, value in self.headers:
             keep &= _has_header(batch.column("headers"), name, value)
         return batch if keep.all() else batch.filter(arrow.from_numpy(keep))
@@ -423,11 +426,11 @@ def _is_true(column: pa.Array) -> NDArray[np.bool_]:
 
 def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np.bool_]:
     """Return which rows have a header of this name, and of this value if it is not None."""
-    rows = arrow.to_numpy(pc.list_parent_indices(headers))
+    rows = arrow.to_numpy(headers.value_parent_indices())
     names, values = headers.flatten().flatten()  # of all rows
-    matches = _is_true(pc.equal(names, arrow.repeat_text(name, 1)[0]))
+    matches = _is_true(arrow.call("equal", names, arrow.repeat_text(name, 1)[0]))
     if value is not None:
-        matches &= _is_true(pc.equal(values, arrow.binary_array([value])[0]))
+        matches &= _is_true(arrow.call("equal", values, arrow.binary_array([value])[0]))
     has: NDArray[np.bool_] = np.zeros(len(headers), np.bool_)
     has[rows[matches]] = True
     return has

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
@@ -95,7 +94,7 @@ def _join_values(column: pa.Array, delimiter: bytes) -> Iterator[Text]:
         return
     offsets = arrow.from_numpy(np.array([0, len(column)], np.int32))
     lists = pa.ListArray.from_arrays(offsets, column)
-    yield _content(pc.binary_join(lists, _scalar(delimiter)))
+    yield _content(arrow.call("binary_join", lists, _scalar(delimiter)))
     yield delimiter
 
 
@@ -121,12 +120,12 @@ def _scalar(content: bytes) -> pa.Scalar:
 def _concatenate(*parts: LinePart) -> pa.Array:
     """Concatenate the parts of each row; null if one of them is null."""
     operands = (_scalar(part) if isinstance(part, bytes) else part for part in parts)
-    return pc.binary_join_element_wise(*operands, _scalar(b""))
+    return arrow.call("binary_join_element_wise", *operands, _scalar(b""))
 
 
 def _digits(numbers: pa.Array) -> pa.Array:
     """Format numbers as binary text."""
-    return numbers.cast(pa.string()).cast(pa.binary())
+    return arrow.cast(arrow.cast(numbers, pa.string()), pa.binary())
 
 
 def _topic(batch: pa.RecordBatch) -> bytes:
@@ -281,7 +280,9 @@ def _fill_nulls(column: pa.Array, nulls: Nulls) -> pa.Array:
     """Replace null, and perhaps empty values, by the text for it."""
     if nulls.and_empty:
         is_null_or_empty = arrow.to_numpy(_lengths(column)) <= 0
-        return pc.if_else(arrow.from_numpy(is_null_or_empty), _scalar(nulls.text), column)
+        return arrow.call(
+            "if_else", arrow.from_numpy(is_null_or_empty), _scalar(nulls.text), column
+        )
     return column.fill_null(_scalar(nulls.text))
 
 
@@ -291,13 +292,13 @@ def _header_text(headers: pa.Array) -> LinePart:
         return b""
     offsets, names, values = _flat_headers(headers)
     pairs = _concatenate(names, b"=", values.fill_null(_scalar(b"NULL")))
-    return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
+    return arrow.call("binary_join", pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
 
 
 def _flat_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return the offsets of each row's headers, and the names and values of all headers."""
     flat = headers.flatten()
-    counts = arrow.or_zero(pc.list_value_length(headers))
+    counts = arrow.or_zero(headers.value_lengths())
     offsets = np.zeros(len(headers) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     names, values = flat.flatten()
@@ -355,9 +356,9 @@ def _timestamp_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
     empty = _scalar(b"")
     column: pa.Array = empty
     for number, label in labels.items():
-        column = pc.if_else(arrow.from_numpy(types == number), _scalar(label), column)
+        column = arrow.call("if_else", arrow.from_numpy(types == number), _scalar(label), column)
     yield column
-    yield pc.if_else(arrow.from_numpy(types >= 0), _time_ms(batch), empty)
+    yield arrow.call("if_else", arrow.from_numpy(types >= 0), _time_ms(batch), empty)
 
 
 def _header_json(headers: pa.Array) -> LinePart:
@@ -368,10 +369,13 @@ def _header_json(headers: pa.Array) -> LinePart:
     if not len(names):
         return b""
     pairs = _concatenate(_quote(names), b",", _quote_or_null(values))
-    lists = pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
+    lists = arrow.call("binary_join", pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
     document = _concatenate(b'"headers":[', lists, b"],")
-    return pc.if_else(
-        arrow.from_numpy(arrow.to_numpy(pc.binary_length(lists)) == 0), _scalar(b""), document
+    return arrow.call(
+        "if_else",
+        arrow.from_numpy(arrow.to_numpy(arrow.call("binary_length", lists)) == 0),
+        _scalar(b""),
+        document,
     )
 
 
@@ -423,7 +427,7 @@ def escape(column: pa.Array) -> pa.Array:
 
 def _lengths(column: pa.Array) -> pa.Array:
     """Return the number of bytes of each row; -1 for null."""
-    lengths = arrow.to_numpy(pc.binary_length(column))
+    lengths = arrow.to_numpy(arrow.call("binary_length", column))
     return arrow.from_numpy(np.where(arrow.is_valid(column), lengths, np.int32(-1)))
 
 

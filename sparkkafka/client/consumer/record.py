@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.values import TopicPartition
@@ -217,7 +216,7 @@ def _headers_of(column: pa.Array | None, start: int, stop: int) -> Iterator[tupl
         )
     )
     # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)
-    lengths = or_zero(pc.list_value_length(rows)).tolist()
+    lengths = or_zero(rows.value_lengths()).tolist()
     return map(tuple, map(islice, repeat(pairs), lengths))
 
 

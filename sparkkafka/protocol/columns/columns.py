@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
-from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, odd_values, or_zero
+from sparkkafka.protocol.records.arrow import blob_offsets, cast, from_numpy, odd_values, or_zero
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, read_varint
 
@@ -253,7 +252,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
         views = np.zeros((count, 4), np.int32)
         views[:, 0], views[:, 3] = lengths, starts
         buffers = [None, pa.py_buffer(views), data]
-        return pa.Array.from_buffers(pa.binary_view(), count, buffers).cast(pa.binary())
+        return cast(pa.Array.from_buffers(pa.binary_view(), count, buffers), pa.binary())
     offsets = np.empty(2 * count + 2, np.int32)
     offsets[1:-1:2] = starts
     offsets[2:-1:2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
@@ -497,7 +496,7 @@ def append_headers(
     `counts` more, out of the keys and values of all added headers in order."""
     if headers is None:
         return make_header_lists(counts, keys, values)
-    own_counts = or_zero(pc.list_value_length(headers)).astype(np.int64)
+    own_counts = or_zero(headers.value_lengths()).astype(np.int64)
     entries = headers.flatten()
     own_keys, own_values = (
         entries.flatten()[entries.type.get_field_index(name)] for name in ("key", "value")

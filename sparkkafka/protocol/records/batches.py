@@ -31,9 +31,9 @@ import heapq
 import itertools
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
-
-from crc32c import crc32c
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any, NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
 from sparkkafka.protocol import constants
@@ -48,6 +48,27 @@ from sparkkafka.protocol.records.legacy import (
     entry_size,
 )
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader
+
+
+def _import_crc32c() -> Any:
+    """Return the function of the package crc32c.
+
+    The package imports argparse for a command of its own, and importlib.metadata for its version: a
+    tenth of the time until a new process has its first record. Its extension needs neither.
+    """
+    package = PathFinder.find_spec("crc32c")
+    folders = None if package is None else package.submodule_search_locations
+    spec = None if folders is None else PathFinder.find_spec("crc32c._crc32c", folders)
+    if spec is None or spec.loader is None:  # another version of the package
+        from crc32c import crc32c
+
+        return crc32c
+    extension = module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    return extension.crc32c
+
+
+crc32c = _import_crc32c()
 
 HEADER = struct.Struct(
     ">q"  # baseOffset
