@@ -295,7 +295,7 @@ class Connection:
         """Whether bytes have been read from the socket but not returned, which the descriptor does
         not report. Check this before select() and poll()."""
         return bool(self._early_responses) or (
-            isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+            self._sock is not None and self._reader.has_input(self._sock)
         )
 
     def receive_in_kernel(self, size_bytes: int) -> None:
@@ -557,12 +557,15 @@ class Connection:
                 "a request is one of sparkkafka.protocol.messages, such as "
                 f"MetadataRequest(topics=None); got {request!r}"
             )
-        checked_flag(expect_response, "expect_response")
+        # Without calls for usual values: a producer sends a request for each lone record.
+        if expect_response.__class__ is not bool:
+            checked_flag(expect_response, "expect_response")
         if patience_s is not None:
             patience_s = seconds_of(patience_s, "patience_s")
-        if version is not None:
+        if version is not None and version.__class__ is not int:
             checked_int(version, "version")
-        deadline = self._checked_deadline(deadline)
+        if deadline.__class__ is not Deadline:
+            deadline = self._checked_deadline(deadline)
         if (
             self._session is not None
             and not self._is_reauthenticating

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import mmap
+import select
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import KafkaConnectionError
@@ -66,13 +67,8 @@ class HungUpError(KafkaConnectionError):
     """The other side closed the connection."""
 
 
-class _PartialResponse(NamedTuple):
-    """An incomplete response (or its 4-byte size prefix, if `is_prefix`), of which `done` bytes
-    have been read into `view`."""
-
-    view: memoryview
-    done: int
-    is_prefix: bool
+AHEAD_BYTES = 1024
+"""The bytes that are read together with the size of a response: small responses take one call."""
 
 
 class ResponseReader:
@@ -81,107 +77,108 @@ class ResponseReader:
     `read` and `read_ready` continue a response that `read_ready` has begun. Both raise HungUpError,
     and what the socket raises."""
 
-    def __init__(self, frame_length: Callable[[bytes], int]) -> None:
+    def __init__(self, frame_length: Callable[[BytesLike], int]) -> None:
         self._frame_length = frame_length
-        self._prefix = bytearray(PREFIX_BYTES)
-        self._partial: _PartialResponse | None = None
+        # The size of the next response and what follows it; the next responses too, if they are
+        # small and came with it.
+        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._ahead_bytes = 0
+        self._view: memoryview | None = None  # the incomplete response, of which `_done` are read
+        self._done = 0
         # The socket's SO_RCVLOWAT, from how many bytes on it counts as readable; 0: not known.
         self._low_water_bytes = 1
         self._has_low_water_marks = True  # whether the system lets them be set
+        self._wakes_at_mark = True  # False for the rest of a response that it did not wake for
 
     @property
     def partial_bytes(self) -> int:
-        """The number of bytes of an incomplete response that `read_ready` has read. While it is
-        above 0, the socket's descriptor may not report bytes that have arrived."""
-        partial = self._partial
-        if partial is None:
-            return 0
-        return partial.done if partial.is_prefix else PREFIX_BYTES + partial.done
+        """The number of bytes of the next response that have been read. While it is above 0, the
+        socket's descriptor may not report bytes that have arrived."""
+        return self._ahead_bytes + (0 if self._view is None else PREFIX_BYTES + self._done)
+
+    def has_input(self, sock: socket.socket) -> bool:
+        """Return whether bytes are here that the socket's descriptor does not report: those that
+        came with the last response, and those that TLS has decrypted."""
+        return self._ahead_bytes >= PREFIX_BYTES or (
+            isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+        )
 
     def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
         """Let the operating system receive the next response, of about `size_bytes`, before this
         process reads it. Call `prepare_to_poll` before polling the socket's descriptor."""
-        if self._partial is None:
+        if self._view is None:
             self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
     def prepare_to_poll(self, sock: socket.socket) -> None:
         """Make the socket's descriptor report the first byte of the next response."""
-        if self._partial is None:
+        if self._view is None:
             self._set_low_water_mark(sock, 1)
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
-        """Read a whole response, and return it without its prefix. Raises TimeoutError."""
-        self._set_low_water_mark(sock, 1)  # `receive_in_kernel` may have set a larger one
-        view, done, is_prefix = self._take_partial()
-        self._read_into(sock, view[done:], deadline)
-        if is_prefix:
-            view = buffer.view(self._frame_length(bytes(view)))
-            self._read_into(sock, view, deadline)
-        self._set_low_water_mark(sock, 1)
-        return view
+        """Read a whole response, and return it without its prefix. Raises TimeoutError.
+
+        The thread sleeps until the socket has all bytes (its low-water mark). If it has not after
+        0.2 s, the thread reads the rest as it arrives.
+        """
+        self.prepare_to_poll(sock)  # `receive_in_kernel` may have set a larger mark
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        while True:
+            if not self.has_input(sock):
+                has_mark = self._low_water_bytes != 1
+                remaining_s = max(deadline.remaining_s(), 0.001)
+                # Systems may fail to wake a reader at its mark (Linux did so under memory pressure
+                # until 2021).
+                is_ready = poll.poll((min(remaining_s, 0.2) if has_mark else remaining_s) * 1000)
+                self._wakes_at_mark = self._wakes_at_mark and bool(is_ready or not has_mark)
+            response = self.read_ready(sock, buffer)
+            if response is not None:
+                return response
+            if deadline.expired:
+                raise TimeoutError
 
     def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
         """Read as much of a response as has arrived. Return None until it is complete; `buffer`
         belongs to this response until then."""
         if sock.gettimeout() != 0:
             sock.settimeout(0)
-        view, done, is_prefix = self._take_partial()
         while True:
-            while done < len(view):
-                try:
-                    count = sock.recv_into(view[done:])
-                except (BlockingIOError, ssl.SSLWantReadError):
-                    if done or not is_prefix:
-                        self._partial = _PartialResponse(view, done, is_prefix)
-                    self._set_mark_to_rest(sock, len(view) - done)
-                    return None
-                if count == 0:
-                    raise HungUpError("the broker closed the connection")
-                done += count
-            if not is_prefix:
+            if self._view is None and self._ahead_bytes >= PREFIX_BYTES:
+                self._begin(buffer)
+            view = self._view
+            if view is not None and self._done == len(view):
+                self._view, self._wakes_at_mark = None, True
                 self._set_low_water_mark(sock, 1)
                 return view
-            view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
-
-    def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
-        """Fill the view with the bytes that arrive. Raises TimeoutError.
-
-        First the thread sleeps until the socket has all bytes (its low-water mark). If it has not
-        after 0.2 s, the thread reads the rest as it arrives.
-        """
-        done = 0
-        uses_mark = True
-        while done < len(view):
-            if done and deadline.expired:  # a server could send byte after byte without end
-                raise TimeoutError
-            if uses_mark:
-                self._set_mark_to_rest(sock, len(view) - done)
-            remaining_s = max(deadline.remaining_s(), 0.001)
-            # Systems may fail to wake a reader at its mark (Linux did so under memory pressure
-            # until 2021).
-            sock.settimeout(remaining_s if self._low_water_bytes == 1 else min(remaining_s, 0.2))
+            rest = self._ahead[self._ahead_bytes :] if view is None else view[self._done :]
             try:
-                count = sock.recv_into(view[done:])
-            except TimeoutError:
-                if self._low_water_bytes == 1:
-                    raise
-                uses_mark = False
-                self._set_low_water_mark(sock, 1)
-                continue
+                count = sock.recv_into(rest)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._set_mark_to_rest(sock, 1 if view is None else len(rest))
+                return None
             if count == 0:
                 raise HungUpError("the broker closed the connection")
-            done += count
+            if view is None:
+                self._ahead_bytes += count
+            else:
+                self._done += count
 
-    def _take_partial(self) -> _PartialResponse:
-        """Return the incomplete response that `read_ready` has begun, and forget it."""
-        partial, self._partial = self._partial, None
-        return partial or _PartialResponse(memoryview(self._prefix), 0, is_prefix=True)
+    def _begin(self, buffer: FrameBuffer) -> None:
+        """Begin the response whose prefix has been read, with the bytes that came with it."""
+        size = self._frame_length(self._ahead[:PREFIX_BYTES])
+        self._view = buffer.view(size)
+        end = min(self._ahead_bytes, PREFIX_BYTES + size)
+        self._done = end - PREFIX_BYTES
+        self._view[: self._done] = self._ahead[PREFIX_BYTES:end]
+        self._ahead_bytes -= end
+        self._ahead[: self._ahead_bytes] = self._ahead[end : end + self._ahead_bytes]
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
         """Set the low-water mark to the `size_bytes` of a response that have not arrived. Do
         nothing if they are few, or with TLS, whose bytes are not those of the response."""
         # Fewer bytes are not worth a system call.
         is_small = size_bytes < 64 << 10 or isinstance(sock, ssl.SSLSocket)
+        is_small = is_small or not self._wakes_at_mark
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 
     def _set_low_water_mark(self, sock: socket.socket, size_bytes: int) -> None:

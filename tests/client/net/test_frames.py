@@ -82,12 +82,30 @@ def test_a_response_in_two_pieces(
                 if waits:
                     found = reader.read(ours, buffer, Deadline(20_000))
                 else:
-                    assert is_told(ours, 20)
+                    assert reader.has_input(ours) or is_told(ours, 20)
                     found = reader.read_ready(ours, buffer)
             assert bytes(found) == expected
             assert tells_of(ours) == 1
-            assert not reader.partial_bytes
+        assert not reader.partial_bytes
         sender.join()
+
+
+def test_small_responses_that_arrive_together_are_read_together(
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
+) -> None:
+    ours, theirs = pair
+    theirs.sendall(frame(10) + frame(20) + frame(2000)[:30])
+    assert is_told(ours, 20)
+    buffer = FrameBuffer()
+    assert bytes(reader.read_ready(ours, buffer) or b"") == frame(10)[4:]
+    assert reader.has_input(ours)
+    assert not is_told(ours, 0)
+    assert bytes(reader.read_ready(ours, buffer) or b"") == frame(20)[4:]
+    assert reader.has_input(ours)
+    assert reader.read_ready(ours, buffer) is None
+    assert not reader.has_input(ours)  # the descriptor reports the rest
+    theirs.sendall(frame(2000)[30:])
+    assert bytes(reader.read(ours, buffer, Deadline(20_000))) == frame(2000)[4:]
 
 
 def test_what_was_begun_without_waiting_is_waited_for(
