@@ -95,11 +95,6 @@ class Failure:
         self.seen: set[int] = set()
         self.all_seen = False
 
-    @property
-    def is_unseen(self) -> bool:
-        """Whether the user has not seen all of these records."""
-        return not self.all_seen and len(self.seen) < self.count
-
     def error_of(self, index: int) -> KafkaError:
         """Return the error of one record, which the user has seen from here on."""
         self.seen.add(index)
@@ -207,7 +202,7 @@ class OutcomeNotifier:
         failures = []
         while self._failures:
             failure = self._failures.popleft()
-            if failure.is_unseen:
+            if not failure.all_seen and len(failure.seen) < failure.count:
                 failures.append(failure)
         return failures
 
