@@ -63,17 +63,18 @@ class TooManyRowsError(Exception):
 class MemoryBudget:
     """The bytes that the columns of one decode call may take, over all of its decoders.
 
-    Columns that take at most BUDGET_PER_BYTE bytes for each payload byte need not be counted."""
+    Columns that take at most BUDGET_PER_BYTE bytes for each payload byte need not be counted.
+    `left`: how many are left; a decoder that decodes something again sets it back."""
 
     def __init__(self, payloads: pa.Array) -> None:
-        self._left = BASE_BUDGET + BUDGET_PER_BYTE * payloads.nbytes
+        self.left = BASE_BUDGET + BUDGET_PER_BYTE * payloads.nbytes
         self._has_several = len(payloads) > 1
 
     def take(self, size: int) -> bool:
         """Take `size` bytes before they are allocated. False if too few are left and the call has
         one row, which is then bad. Raises TooManyRowsError if the call has several rows."""
-        self._left -= size
-        if self._left >= 0:
+        self.left -= size
+        if self.left >= 0:
             return True
         if self._has_several:
             raise TooManyRowsError

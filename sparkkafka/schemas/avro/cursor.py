@@ -70,7 +70,7 @@ class Chunk:
     `data`: the bytes of the payloads, then zeros if `zeros_at` was used. `sizes`: the bytes of each
     payload. `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`:
     code that reads by several cursors compares it, to find out whether rows have become bad
-    meanwhile.
+    meanwhile. `joins_texts`: the texts of a record's fields may be copied together.
     """
 
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
@@ -78,6 +78,7 @@ class Chunk:
         self.budget = budget
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.failures = 0
+        self.joins_texts = False
         # By row: how many items without bytes, and bytes of decoded values, it may still have.
         self._free_items = sizes + _FREE_ITEMS
         self._row_budgets = sizes * COLUMN_BYTES_PER_BYTE + ROW_BYTES

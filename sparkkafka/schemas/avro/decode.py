@@ -64,6 +64,7 @@ class AvroDecoder:
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
         self._row_bytes = bytes_per_value(decoder.type) + decoder.default_bytes
+        self._joins_texts = True
 
     @property
     def type(self) -> pa.DataType:
@@ -110,10 +111,21 @@ class AvroDecoder:
         if end - begin > _MAX_BYTES:
             reason = f"the value: {end - begin:,} bytes are too many"
             return pa.nulls(count, self.type), np.zeros(1, np.int64), [reason]
-        cursor = cursor_of(data[begin:end], offsets - begin, budget)
-        if not valid.all():
-            cursor = cursor.where(valid)
-        values = self._decoder.read(cursor)
+        left = budget.left
+        while True:
+            cursor = cursor_of(data[begin:end], offsets - begin, budget)
+            cursor.chunk.joins_texts = self._joins_texts
+            if not valid.all():
+                cursor = cursor.where(valid)
+            try:
+                values = self._decoder.read(cursor)
+            except JoinedTextError:
+                budget.left = left
+                self._joins_texts = False
+            else:
+                break
+        if not cursor.chunk.failures:  # else the next chunk may have such texts, too
+            self._joins_texts = True
         remaining = cursor.end - cursor.at
         over = (remaining != 0) & cursor.is_active()
         if over.any():
@@ -128,6 +140,20 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
     """Return a cursor that stands at the begin of each payload. Payload i lies in `data` from
     offsets[i] up to offsets[i + 1]."""
     return Cursor(Chunk(data, np.diff(offsets), budget), offsets[:-1], offsets[1:])
+
+
+class JoinedTextError(Exception):
+    """A text is not UTF-8 among those of several fields that were copied together: decode the chunk
+    again with `joins_texts` false, which finds the first reason of each bad row."""
+
+
+class LocatedTexts(NamedTuple):
+    """Texts of one field that have not been copied out of the data yet, one for each entry.
+    `valid`: which are not null (None: all)."""
+
+    starts: Ints
+    lengths: Ints
+    valid: Flags | None = None
 
 
 class ValueDecoder:
@@ -153,6 +179,10 @@ class ValueDecoder:
         """Read one value of each entry, and move the cursor behind it. Return one value for each
         entry; the caller makes those of inactive entries null."""
         raise NotImplementedError
+
+    def locate(self, cursor: Cursor) -> pa.Array | LocatedTexts:
+        """As `read`; but texts may be left for the caller to copy, together with other fields'."""
+        return self.read(cursor)
 
 
 class NullDecoder(ValueDecoder):
@@ -289,7 +319,19 @@ class StringDecoder(BytesDecoder):
 
     def read(self, cursor: Cursor) -> pa.Array:
         """Return a text for each entry; bytes that are not UTF-8 make their row bad."""
+        return self._copy(cursor, *self._blobs.locate(cursor))
+
+    def locate(self, cursor: Cursor) -> pa.Array | LocatedTexts:
         starts, lengths = self._blobs.locate(cursor)
+        # Items are so many that calls matter less than the processor's cache.
+        joins = type(cursor) is Cursor and cursor.rows is None and cursor.chunk.joins_texts
+        # `gather` copies texts that are all longer in another way.
+        if joins and self.type == pa.string() and int(lengths.min(initial=13)) < 13:
+            return LocatedTexts(starts, lengths)
+        return self._copy(cursor, starts, lengths)
+
+    def _copy(self, cursor: Cursor, starts: Ints, lengths: Ints) -> pa.Array:
+        """Return the texts at these positions; bytes that are not UTF-8 make their row bad."""
         raw = cursor.gather(starts, lengths)
         try:
             texts = as_texts(raw)
@@ -453,10 +495,34 @@ class RecordDecoder(ValueDecoder):
                 step.skip(cursor)
             else:
                 decoder, index = step
-                children[index] = decoder.read(cursor)
+                children[index] = decoder.locate(cursor)
+        _copy_texts(cursor, children)
         for index, value in self._defaults.items():
             children[index] = value.take(from_numpy(np.zeros(count, np.int32)))
         return pa.Array.from_buffers(self.type, count, [None], children=children)
+
+
+def _copy_texts(cursor: Cursor, columns: list[Any]) -> None:
+    """Replace the located texts among the columns by arrays. One step copies those of all fields,
+    since its calls would take a third of the time of wide records. Raises JoinedTextError."""
+    located = {index: texts for index, texts in enumerate(columns) if type(texts) is LocatedTexts}
+    if not located:
+        return
+    starts, lengths, _ = next(iter(located.values()))
+    if len(located) > 1:
+        starts = np.concatenate([texts.starts for texts in located.values()])
+        lengths = np.concatenate([texts.lengths for texts in located.values()])
+    raw = cursor.gather(starts, lengths)
+    try:
+        _, offsets, data = as_texts(raw).buffers()
+    except pa.ArrowInvalid:
+        raise JoinedTextError from None
+    count = len(cursor)
+    for number, (index, texts) in enumerate(located.items()):
+        bitmap = None if texts.valid is None else validity(texts.valid)
+        # The offsets of the field's texts in those of all fields, of four bytes each.
+        buffers = [bitmap, offsets.slice(4 * number * count, 4 * count + 4), data]
+        columns[index] = pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 class ArrayDecoder(ValueDecoder):
@@ -563,6 +629,11 @@ class UnionDecoder(ValueDecoder):
         )
 
     def read(self, cursor: Cursor) -> pa.Array:
+        columns = [self.locate(cursor)]
+        _copy_texts(cursor, columns)
+        return columns[0]
+
+    def locate(self, cursor: Cursor) -> pa.Array | LocatedTexts:
         """Return a value for each entry: the entries of each branch are decoded together, then
         combined."""
         if self._optional is not None:
@@ -600,13 +671,15 @@ class UnionDecoder(ValueDecoder):
 
     def _read_optional(
         self, decoder: ValueDecoder, cursor: Cursor, numbers: NDArray[Any]
-    ) -> pa.Array:
+    ) -> pa.Array | LocatedTexts:
         """Read the values of a union of null and one other branch, of which `numbers` has the
         entries' branches: 0 or 1."""
         mask = numbers.view(np.bool_)
         if decoder.reads_zero:  # a null's number, 0, is read as if it were the value
             cursor.at = cursor.at + numbers
-            values = decoder.read(cursor)
+            values = decoder.locate(cursor)
+            if isinstance(values, LocatedTexts):
+                return values._replace(valid=mask)
         elif decoder.reads_any_bytes and (size := decoder.skipper.size):
             # The bytes that are read for a null are those after its number.
             values = decoder.read(Cursor(cursor.chunk, cursor.at + 1, _NO_END))

@@ -193,6 +193,25 @@ def test_one_row_has_one_reason() -> None:
     assert result.values.to_pylist() == [None, [True]]
 
 
+def test_texts_of_several_fields_that_are_not_utf8() -> None:
+    """The texts of all fields are copied together; a bad row still has its first reason."""
+    definition = record(("a", "string"), ("b", ["null", "string"]), ("n", "int"))
+    rows = [{"a": f"a{i}", "b": None if i % 3 else f"größe {i}", "n": i} for i in range(50)]
+    payloads = [written(definition, row) for row in rows]
+    payloads[10] = b"\x04\xc3(" + b"\x02\x02x"  # also cut off
+    payloads[20] = b"\x02x" + b"\x02\x04\xc3(" + b"\x02"
+    payloads[30] = payloads[30][:-1]
+    result = decode(definition, payloads)
+    assert dict(zip(result.bad_rows.tolist(), result.reasons, strict=True)) == {
+        10: "field a: the text is not UTF-8",
+        20: "field b: the text is not UTF-8",
+        30: "field n: the payload ends in the middle of it",
+    }
+    assert result.values.to_pylist() == [
+        None if i in (10, 20, 30) else row for i, row in enumerate(rows)
+    ]
+
+
 # ---------------------------------------------------------------------------- input
 
 
