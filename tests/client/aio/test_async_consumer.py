@@ -210,23 +210,6 @@ def test_a_seek_or_poll_inside_of_an_iteration(filled: FakeCluster) -> None:
     asyncio.run(main())
 
 
-def test_anext_continues_after_an_iteration_and_after_it_was_cancelled(filled: FakeCluster) -> None:
-    async def main() -> None:
-        async with consumer(filled) as source:
-            await source.assign([TP])
-            assert offsets(await take(source, 3)) == [0, 1, 2]
-            assert (await anext(source)).offset == 3
-            assert offsets(await take(source, COUNT - 4)) == list(range(4, COUNT))
-            waiting = asyncio.ensure_future(anext(source))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            write(filled, "t", 1)
-            assert (await anext(source)).offset == COUNT
-
-    asyncio.run(main())
-
-
 def test_batches_are_records_or_arrow_tables(filled: FakeCluster) -> None:
     async def main() -> None:
         async with consumer(filled) as source:
