@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.constants import MAX_INT32
-from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, ProduceRequest
-from sparkkafka.protocol.wire.codec import decode_from, encode, encode_into, value_codec
+from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from sparkkafka.protocol.wire.codec import decode_from, encode_into, value_codec
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.schema import (
     OLDEST_KAFKA,
@@ -27,7 +27,6 @@ from sparkkafka.protocol.wire.schema import (
     first_kafka,
     is_flexible,
 )
-from sparkkafka.protocol.wire.varints import varint_bytes
 
 PREFIX_BYTES = 4  # the size before each frame
 _REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
@@ -48,25 +47,6 @@ class _Pending(NamedTuple):
     correlation_id: int
     request_type: type[Request[Any]]
     version: int
-
-
-class RepeatedProduce(ProduceRequest):
-    """A Produce request with one batch that is sent again and again at one version, each time with
-    other records: all but these is encoded once."""
-
-    def __init__(self, request: ProduceRequest, version: int) -> None:
-        """`request` has the batch, with b"" for its records."""
-        # They come last: the four bytes of their length, or, in flexible versions, one byte and the
-        # tagged fields of partition, topic and request, of which there are none.
-        self._start = encode(request, version)[:-4]
-        self._end = bytes(3) if is_flexible(ProduceRequest, version) else b""
-        self.body: list[BytesLike] = []
-
-    def set_records(self, records: Sequence[BytesLike]) -> None:
-        """Set the records of the next request, which are not copied."""
-        size = sum(map(len, records))
-        length = varint_bytes(size + 1) if self._end else size.to_bytes(4, "big")
-        self.body = [self._start + length, *records, self._end]
 
 
 class Framing:
@@ -153,12 +133,7 @@ class Framing:
         writer.buffer += self._client_id_bytes
         if is_flexible(request_type, version):
             writer.buffer.append(0)  # no tagged fields
-        if isinstance(request, RepeatedProduce):
-            for part in request.body:
-                writer.lend(part)
-            request.body.clear()  # the object lives longer than the records
-        else:
-            encode_into(writer, request, version)
+        encode_into(writer, request, version)
         parts = _finish_frame(writer, request)
         self._next_correlation_id = 0 if correlation_id == MAX_INT32 else correlation_id + 1
         if expect_response:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import struct
-import uuid
 from typing import Any
 
 import pytest
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.framing import (
-    Framing,
-    RepeatedProduce,
-    decode_request,
-    encode_response,
-)
+from sparkkafka.protocol.framing import Framing, decode_request, encode_response
 from sparkkafka.protocol.messages import (
     REQUESTS,
     ApiVersion,
@@ -349,28 +343,3 @@ def test_large_records_stand_in_the_frame_as_they_are(framing):
         message = decode_request(frame[4:]).message
         found = [bytes(row.records) for row in message.topic_data[0].partition_data]
         assert found == [b"head" + large, small, large]
-
-
-@pytest.mark.parametrize(
-    "version", range(ProduceRequest.MIN_VERSION, ProduceRequest.MAX_VERSION + 1)
-)
-def test_a_repeated_produce_is_the_request_with_other_records(
-    framing: Framing, version: int
-) -> None:
-    def request(records: list[bytes] | bytes) -> ProduceRequest:
-        data = PartitionProduceData(index=3, records=records)
-        topic = TopicProduceData(partition_data=[data])
-        if version < 13:
-            topic.name = "t"
-        else:
-            topic.topic_id = uuid.UUID(int=7)
-        return ProduceRequest(acks=1, timeout_ms=5, topic_data=[topic])
-
-    repeated = RepeatedProduce(request(b""), version)
-    for size in (0, 125, 126, 127, 16_383, 40_000):
-        records = [bytes(61), bytes(size)]
-        repeated.set_records(records)
-        number, parts = framing.send_parts(repeated, version)
-        plain = Framing("client-ü")
-        plain._next_correlation_id = number
-        assert b"".join(parts) == plain.send(request(records), version)[1]

@@ -95,6 +95,11 @@ class Failure:
         self.seen: set[int] = set()
         self.all_seen = False
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether the user has not seen all of these records."""
+        return not self.all_seen and len(self.seen) < self.count
+
     def error_of(self, index: int) -> KafkaError:
         """Return the error of one record, which the user has seen from here on."""
         self.seen.add(index)
@@ -202,7 +207,7 @@ class OutcomeNotifier:
         failures = []
         while self._failures:
             failure = self._failures.popleft()
-            if not failure.all_seen and len(failure.seen) < failure.count:
+            if failure.is_unseen:
                 failures.append(failure)
         return failures
 

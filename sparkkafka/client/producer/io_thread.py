@@ -218,6 +218,11 @@ class ProducerThread:
         """Whether `stop` was called."""
         return self._stop_deadline is not None
 
+    @property
+    def has_undelivered(self) -> bool:
+        """Whether a record has no outcome yet."""
+        return not all(records.all_done for records in list(self._buffer.unfinished))
+
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; False after `timeout_s`."""
         has_ended = self._notifier.wait(
@@ -490,9 +495,7 @@ def _end_all() -> None:
     # A little later than the threads' own deadlines.
     deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + 200)
     for thread in running:
-        if not thread.join(deadline.remaining_s()) and not all(
-            records.all_done for records in list(thread._buffer.unfinished)
-        ):
+        if not thread.join(deadline.remaining_s()) and thread.has_undelivered:
             log.warning("records were not delivered: %s", _UNCLOSED)
 
 

@@ -43,7 +43,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.producer.futures import RecordSlice, split_slices
@@ -51,7 +50,6 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, PartitionOutcome
 from sparkkafka.protocol.columns.encode import EncodedBatch
 from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from sparkkafka.protocol.framing import RepeatedProduce
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 SEQUENCE_LIMIT = 1 << 31
@@ -141,8 +139,6 @@ class PartitionQueue:
         """Those of the records that were acknowledged; -1 if the broker returned none."""
         self.topic_id: bytes | None = None
         """The topic's id in the metadata (Kafka 2.8+), None before the first one is known."""
-        self.repeated: tuple[tuple[Any, ...], RepeatedProduce] | None = None
-        """The last request with a single batch, and the fields that the next one must share."""
         self._failed_in_flight = 0  # batches that failed before their response came
         self._next_sequence = 0
         self._broker_knows_id_until_s = 0.0  # see PRODUCER_STATE_S

@@ -53,7 +53,6 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
 from sparkkafka.protocol.constants import NO_PRODUCER_ID
-from sparkkafka.protocol.framing import RepeatedProduce
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
@@ -323,6 +322,15 @@ class Sender:
             if not is_sent:
                 return
 
+    def _can_send(self, node_id: int) -> bool:
+        """Return whether a broker may get another request: fewer than
+        max.in.flight.requests.per.connection wait for responses, and the last one is sent
+        completely."""
+        sent = self._sent.get(node_id)
+        return not sent or (
+            len(sent) < self._options.max_in_flight and not sent[0].connection.has_unsent
+        )
+
     def _add_to_transaction(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[ProducerBatch]]
     ) -> bool:
@@ -367,11 +375,7 @@ class Sender:
             if self._options.acks == 0 and queue.in_flight:
                 continue  # the first batch is sent with acks=1, and its response has not come
             node_id = leader.leader
-            if self._muted_until_s.get(node_id, 0.0) > now_s:
-                continue
-            sent = self._sent.get(node_id)
-            # The last request may not be sent completely.
-            if sent and (len(sent) >= self._options.max_in_flight or sent[0].connection.has_unsent):
+            if not self._can_send(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
             if self._options.enable_idempotence:  # batches need a producer id
                 if queue.needs_next_epoch and self._transaction is None:
@@ -484,6 +488,7 @@ class Sender:
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
         version = self._produce_version(connection, chosen)
+        request = self._produce_request(chosen, acks, version)
         for batch in chosen:
             batch.queue.on_sent(batch, node_id)
             self._retries += batch.attempts > 1
@@ -492,7 +497,7 @@ class Sender:
         in_flight.append(SentRequest(connection, version, deadline, chosen))
         try:
             connection.send(
-                self._produce_request(chosen, acks, version),
+                request,
                 deadline,
                 version=version,
                 expect_response=acks != 0,
@@ -592,27 +597,32 @@ class Sender:
         return connection.choose_version(ProduceRequest, highest)
 
     def _produce_request(
-        self, chosen: Sequence[ProducerBatch], acks: int, version: int
+        self, chosen: Iterable[ProducerBatch], acks: int, version: int
     ) -> ProduceRequest:
         """Return the Produce request of this version for these batches."""
-        # Read each time: a transaction may choose another of its ids when it begins.
-        transactional_id = None if self._transaction is None else self._transaction.transactional_id
-        first = chosen[0]
-        is_single = len(chosen) == 1
-        shared = (version, acks, first.queue.topic_id, transactional_id)
-        repeated = first.queue.repeated
-        if not is_single or repeated is None or repeated[0] != shared:
-            request = ProduceRequest(
-                transactional_id=transactional_id,
-                acks=acks,
-                timeout_ms=self._cluster.options.request_timeout_ms,
-                topic_data=_topic_data(chosen, version, with_records=not is_single),
+        topics: dict[str, TopicProduceData] = {}
+        for batch in chosen:
+            queue = batch.queue
+            name = queue.tp.topic
+            topic = topics.get(name)
+            if topic is None:
+                if version >= TOPIC_ID_VERSION and queue.topic_id is not None:
+                    topic = TopicProduceData(topic_id=uuid_of(queue.topic_id))
+                else:
+                    topic = TopicProduceData(name=name)
+                topics[name] = topic
+            topic.partition_data.append(
+                PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
-            if not is_single:
-                return request
-            first.queue.repeated = repeated = shared, RepeatedProduce(request, version)
-        repeated[1].set_records(first.wire or ())
-        return repeated[1]
+        return ProduceRequest(
+            # Read each time: a transaction may choose another of its ids when it begins.
+            transactional_id=(
+                None if self._transaction is None else self._transaction.transactional_id
+            ),
+            acks=acks,
+            timeout_ms=self._cluster.options.request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
 
     # --- responses --------------------------------------------------------------------------------
 
@@ -964,23 +974,3 @@ class Sender:
         """Fail the batches of all partitions, as `fail_partition`."""
         for queue in list(self._nonempty_queues.values()):
             self.fail_partition(queue, text, only_unsent=only_unsent)
-
-
-def _topic_data(
-    chosen: Iterable[ProducerBatch], version: int, *, with_records: bool
-) -> list[TopicProduceData]:
-    """Return the batches of a Produce request, by topic; without `with_records` they are empty."""
-    topics: dict[str, TopicProduceData] = {}
-    for batch in chosen:
-        queue = batch.queue
-        name = queue.tp.topic
-        topic = topics.get(name)
-        if topic is None:
-            if version >= TOPIC_ID_VERSION and queue.topic_id is not None:
-                topic = TopicProduceData(topic_id=uuid_of(queue.topic_id))
-            else:
-                topic = TopicProduceData(name=name)
-            topics[name] = topic
-        records = batch.wire if with_records else b""
-        topic.partition_data.append(PartitionProduceData(index=queue.tp.partition, records=records))
-    return list(topics.values())
