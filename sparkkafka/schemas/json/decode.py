@@ -25,6 +25,7 @@ from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
+from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     JsonNormalizer,
     make_writer,
@@ -46,6 +47,9 @@ from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64
 """Fewer texts are read one by one, which takes no longer than a call of the fast reader."""
+UNIFORM_RETRY_BATCHES: Final = 30
+"""After this number of batches, texts that differed in more than their values are compared again:
+if they still differ, a batch takes up to two thirds more time."""
 MAX_ROWS_AFTER_FAILURE: Final = 1024
 MAX_BLOCK_BYTES: Final = 16 << 20
 CALL_COST_ROWS: Final = 256
@@ -80,6 +84,9 @@ class JsonDecoder:
         self.normalizer = JsonNormalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
+        self.batches_until_uniform = 0
+        """The number of batches whose texts are not compared with one of them, since those of the
+        batch before them differed."""
 
     def with_separate(self, names: Collection[str]) -> JsonDecoder:
         """Return a decoder of the same values that also reads these outermost fields separately: it
@@ -152,6 +159,7 @@ class _Batch:
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self.data, self._offsets = arrays.content_of(self._texts)
+        self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
@@ -192,8 +200,11 @@ class _Batch:
         """Read texts that differ only in their values, if they are enough. Return which rows were
         read."""
         is_read = np.zeros(len(self._texts), np.bool_)
-        root = self._decoder.root
-        if len(is_read) < MIN_BLOCK_ROWS or root.kind != JsonKind.STRUCT:
+        decoder = self._decoder
+        if len(is_read) < MIN_BLOCK_ROWS or decoder.root.kind != JsonKind.STRUCT:
+            return is_read
+        if decoder.batches_until_uniform:
+            decoder.batches_until_uniform -= 1
             return is_read
         try:
             arrays.as_texts(self._texts)
@@ -202,12 +213,14 @@ class _Batch:
         for part in self._cut_by_size(np.arange(len(is_read))):
             offsets = self._offsets[part[0] : part[-1] + 2]
             data = self.data[offsets[0] : offsets[-1]]
-            read = read_uniform(root, data, offsets - offsets[0], _convert_texts)
+            read = read_uniform(decoder.root, data, offsets - offsets[0], _convert_texts)
             if read is not None:
                 rows, values = read
                 self._blocks.append(values)
                 self._block_rows.append(rows + part[0])
                 is_read[rows + part[0]] = True
+        if not is_read.any():
+            decoder.batches_until_uniform = UNIFORM_RETRY_BATCHES
         return is_read
 
     def _read_part(self, decoder: JsonDecoder, rows: Ints, separations_left: int) -> None:
@@ -226,8 +239,9 @@ class _Batch:
         """Read all rows that pyarrow's reader can read, in blocks; return the others, to be read
         one by one. A block that fails is cut, and its parts are read again. `strict` fails at a
         field that the type lacks, `raw` ignores it."""
-        texts = self._texts
-        doubtful = self._doubtful_texts()
+        cut = cut_long_strings(self._texts)
+        texts, self._strings = cut or (self._texts, None)
+        doubtful = self._doubtful_texts(texts)
         fields: dict[str, pa.Array] = {}
         if self._decoder.separate_fields:
             fields = self._read_separate_fields(doubtful)
@@ -248,14 +262,14 @@ class _Batch:
             has_rests = self._decoder.with_rest and bool(fields)
             try:
                 try:
-                    block = strict.read(block_texts)
+                    block = strict.read(block_texts, self._strings)
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
                     if self._decoder.exact:  # read one by one, to find the bad row
                         others.append(rows)
                         continue
-                    block = raw.read(block_texts)
+                    block = raw.read(block_texts, self._strings)
                     has_rests = True  # the fields at which `strict` failed
                 is_read = np.ones(len(rows), np.bool_)
                 if fields or self._decoder.maps:
@@ -287,9 +301,9 @@ class _Batch:
             self._read_part(decoder, all_rows, self._separations_left - 1)
         return others
 
-    def _doubtful_texts(self) -> Flags:
-        """Return a flag for each text: whether it must be read without pyarrow's reader."""
-        texts = self._texts
+    def _doubtful_texts(self, texts: pa.Array) -> Flags:
+        """Return a flag for each text: whether it must be read without pyarrow's reader. `texts`:
+        those of the batch, after their long strings were cut out."""
         data, offsets = arrays.content_of(texts)
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)
@@ -772,8 +786,9 @@ class BlockReader:
             unexpected_field_behavior="error" if strict else "ignore",
         )
 
-    def read(self, texts: pa.Array) -> pa.Array:
-        """Return the column of texts (binary, no nulls). Raises ReadError."""
+    def read(self, texts: pa.Array, strings: pa.Array | None = None) -> pa.Array:
+        """Return the column of texts (binary, no nulls). `strings`: those that `cut_long_strings`
+        has cut out of the texts. Raises ReadError."""
         count = len(texts)
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
@@ -793,18 +808,20 @@ class BlockReader:
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error)) from None
         if self._normalized:
-            return self._converted("v", self._root, columns[0])
+            return self._converted("v", self._root, columns[0], None)
         children = [
-            self._converted(name, node, column)
+            self._converted(name, node, column, strings)
             for (name, node), column in zip(self._root.children.items(), columns, strict=True)
         ]
         return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
-    def _converted(self, name: str, node: JsonNode, column: pa.Array) -> pa.Array:
-        """Convert a field's column, as the reader gave it, to the type of its node. Raises
-        ReadError, which names the field."""
+    def _converted(
+        self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
+    ) -> pa.Array:
+        """Convert a field's column, as the reader gave it, to the type of its node. `strings`: the
+        long strings that were cut out of the texts. Raises ReadError, which names the field."""
         try:
-            return _convert(node, column)
+            return _convert(node, column, strings)
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error), name) from None
 
@@ -910,18 +927,21 @@ def _convert_texts(node: JsonNode, texts: pa.Array) -> pa.Array:
     return _convert(node, column if reader_type == column.type else column.cast(reader_type))
 
 
-def _convert(node: JsonNode, array: pa.Array) -> pa.Array:
-    """Convert the values that pyarrow's reader gives for a node to the node's type. Raises
-    ValueError (ArrowInvalid is one)."""
+def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
+    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: the
+    long strings that were cut out of the texts, which are put back. Raises ValueError (ArrowInvalid
+    is one)."""
     kind = node.kind
+    if strings is not None and pa.types.is_string(array.type):
+        array = put_back(array, strings)
     if kind == JsonKind.STRUCT:
         children = [
-            _convert(child, array.field(index))
+            _convert(child, array.field(index), strings)
             for index, child in enumerate(node.children.values())
         ]
         return _rebuild(node.type, array, array.buffers()[:1], children)
     if kind == JsonKind.LIST:
-        items = _convert(node.item, array.values)
+        items = _convert(node.item, array.values, strings)
         return _rebuild(node.type, array, array.buffers()[:2], [items])
     if kind == JsonKind.MAP:
         pairs = array.values

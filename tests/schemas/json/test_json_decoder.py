@@ -16,6 +16,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, syntax
 from sparkkafka.schemas.json.format import decoder, exact_decoder
 from sparkkafka.schemas.json.normalizer import JsonNormalizer
+from sparkkafka.schemas.json.plan import node_of_type
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.json import json_cases, json_oracle
 from tests.support.properties import examples
@@ -285,6 +286,36 @@ def test_long_strings_are_as_one_by_one(payload: bytes) -> None:
     assert_as_one_by_one(LONG, payloads)
 
 
+def test_long_strings_of_texts_with_other_fields_are_kept_from_pyarrows_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In half of the texts a field is missing. They are compared with one of them in the first
+    batch only."""
+    sizes: list[int] = []
+    compared: list[int] = []
+    read, read_uniform = decode.BlockReader.read, decode.read_uniform
+
+    def noted(reader: decode.BlockReader, texts: pa.Array, *strings: pa.Array | None) -> pa.Array:
+        sizes.append(texts.nbytes)
+        return read(reader, texts, *strings)
+
+    def noted_uniform(root: Any, data: Any, *arguments: Any) -> Any:
+        compared.append(len(data))
+        return read_uniform(root, data, *arguments)
+
+    monkeypatch.setattr(decode.BlockReader, "read", noted)
+    monkeypatch.setattr(decode, "read_uniform", noted_uniform)
+    forms = (b'{"id":%d,"text":"%s"}', b'{"x":%d,"text":"%s"}')
+    rows = [forms[i % 2] % (i, b"%d" % (i % 10) * 1000) for i in range(100)]
+    json_decoder = decode.JsonDecoder(node_of_type(LONG))
+    for _ in range(3):
+        decoded = json_decoder.decode(pa.array(rows, pa.binary()))
+        assert decoded.values[37].as_py()["text"] == "7" * 1000
+    assert len(sizes) == 3
+    assert max(sizes) < 100 * 40
+    assert len(compared) == 1
+
+
 UNIFORM = pa.struct(
     [
         ("id", pa.int64()),
@@ -311,9 +342,9 @@ def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.Monk
     texts: list[bytes] = []
     read = decode.BlockReader.read
 
-    def noted(reader: decode.BlockReader, block: pa.Array) -> pa.Array:
+    def noted(reader: decode.BlockReader, block: pa.Array, *strings: pa.Array | None) -> pa.Array:
         texts.extend(block.to_pylist())
-        return read(reader, block)
+        return read(reader, block, *strings)
 
     monkeypatch.setattr(decode.BlockReader, "read", noted)
     rows = uniform_texts(500)
