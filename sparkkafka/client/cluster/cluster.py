@@ -490,6 +490,18 @@ class Cluster:
         """Return whether the cached metadata of the topic is marked as stale."""
         return topic in self.metadata.stale
 
+    def look_for_leaders(self, topic: str) -> None:
+        """Mark the cached metadata of a topic as stale if it names a partition without a leader and
+        is older than MIN_METADATA_AGE_MS. A producer sends nothing to such a partition, so no batch
+        would request the metadata."""
+        known = self.metadata.topics.get(topic)
+        if (
+            known is not None
+            and len(known.with_leader) < len(known.partitions)
+            and (time.monotonic() - known.refreshed_at_s) * 1000 > MIN_METADATA_AGE_MS
+        ):
+            self.mark_stale(topic)
+
     def extend_age(self, topics: Iterable[str]) -> None:
         """Let outdated metadata be used for a moment longer, because no broker answers."""
         # For longer than a partition backs off: else it could be outdated each time one is ready.

@@ -172,6 +172,7 @@ class Sender:
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
+        self._cluster.look_for_leaders(tp.topic)
         since_s = time.monotonic() if created_at_s is None else created_at_s
         parts: Iterable[Sequence[RecordSlice]] = [slices]
         if len(encoded) != 1:

@@ -199,6 +199,23 @@ def test_records_that_may_go_anywhere_avoid_partitions_without_a_leader(
         assert partitions_written() == {0, 1, 2}
 
 
+def test_a_partition_whose_leader_is_back_gets_records_without_a_key_again(
+    fake_cluster: FakeCluster,
+) -> None:
+    """No record for this partition is waiting, which would request the metadata."""
+    fake_cluster.create_topic("t", partitions=2)
+    fake_cluster.move_leader("t", 1, -1)
+    with opened(fake_cluster, batch_size=1_000, metadata_max_age_ms=600_000) as producer:
+        assert producer.send("t", b"x").result(WAIT_S).partition == 0
+        fake_cluster.move_leader("t", 1, 2)
+        deadline_s = time.monotonic() + WAIT_S
+        while not log_values(fake_cluster, "t", 1):
+            assert time.monotonic() < deadline_s
+            for _ in range(20):
+                producer.send("t", b"x" * 900)
+            producer.flush(WAIT_S)
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compression(fake_cluster: FakeCluster, codec: str) -> None:
     fake_cluster.create_topic("t")
