@@ -338,8 +338,9 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         rows: dict[tuple[str, int], Any] = {}
         for topic in response.responses if leader.is_fetch else response.topics:
             name = topic.topic if leader.is_fetch else topic.name
-            # Since Kafka 3.1 a Fetch response has topic ids instead: "" for one not requested.
-            name = name or leader.topic_names.get(topic.topic_id, "")
+            if leader.is_fetch and not name:
+                # Since Kafka 3.1 a Fetch response has topic ids instead: "" for one not requested.
+                name = leader.topic_names.get(topic.topic_id, "")
             rows |= {(name, row.partition_index): row for row in topic.partitions}
         if not code and any(not topic for topic, _ in rows):  # as Java, ignore the response
             code = ErrorCode.INCONSISTENT_TOPIC_ID

@@ -739,3 +739,19 @@ def test_an_offset_that_no_broker_of_kafka_returns_is_requested_after_a_backoff(
         assert len(fake_cluster.requests_of("ListOffsets")) < 100
         with pytest.raises(KafkaTimeoutError, match=f"returned offset {offset}"):
             source.position(TopicPartition("t", 0), timeout_s=0.5)
+
+
+def test_offsets_of_a_topic_without_a_name_are_requested_again(fake_cluster):
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 3)
+    handler = fake_cluster.handlers["ListOffsets"]
+    names = iter([""])
+
+    def wrong(*arguments: Any) -> Any:
+        response = handler(*arguments)
+        response.topics[0].name = next(names, response.topics[0].name)
+        return response
+
+    fake_cluster.handlers["ListOffsets"] = wrong
+    with reading(fake_cluster) as source:
+        assert len(take(source, 3)) == 3
