@@ -126,7 +126,7 @@ class ResponseReader:
         while True:
             if not self.has_input(sock):
                 has_mark = self._low_water_bytes != 1
-                remaining_s = max(deadline.remaining_s(), 0.001)
+                remaining_s = min(max(deadline.remaining_s(), 0.001), 86_400)  # poll has 32 bits
                 # Systems may fail to wake a reader at its mark (Linux did so under memory pressure
                 # until 2021).
                 is_ready = poll.poll((min(remaining_s, 0.2) if has_mark else remaining_s) * 1000)

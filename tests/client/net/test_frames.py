@@ -258,3 +258,11 @@ def test_a_wait_ends_at_the_deadline(
     theirs.sendall(frame(LARGE)[: LARGE // 2])
     with pytest.raises(TimeoutError):
         reader.read(ours, FrameBuffer(), Deadline(300))
+
+
+def test_a_deadline_may_be_further_away_than_poll_can_wait(
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
+) -> None:
+    ours, theirs = pair
+    theirs.sendall(frame(100))
+    assert bytes(reader.read(ours, FrameBuffer(), Deadline(2**40))) == frame(100)[4:]
