@@ -39,6 +39,7 @@ ALLOWED = LIMIT * 3 // 2 + 20 * MB
 # What the child does: everything that it can read, and the errors, as JSON.
 CHILD = """
 import json, time
+import pyarrow.compute  # Arrow's methods import it when they are called
 from sparkkafka.client import Consumer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
