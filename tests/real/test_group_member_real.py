@@ -62,7 +62,7 @@ class Ours(TestMember):
 
     @property
     def is_leader(self) -> bool:
-        return self.thread._watch is not None
+        return self.thread._topic_watch is not None
 
 
 class Confluent:
