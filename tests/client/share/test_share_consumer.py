@@ -211,10 +211,14 @@ def test_a_member_that_is_dropped_without_close_leaves(fake: FakeCluster) -> Non
     write(fake, "t", 3, partitions=2)
     dropped = member(fake)
     poll(dropped, 3)
+    threads = [thread for thread in threading.enumerate() if thread.name == "kafka-group-g"]
+    assert threads
     reference = weakref.ref(dropped)
     del dropped
     assert reference() is None
     wait_until(lambda: not fake.group_members("g"), WAIT_S)
+    for thread in threads:  # its end leaves sockets open, and must be in this test
+        thread.join(WAIT_S)
 
 
 def test_explicit(fake: FakeCluster) -> None:
