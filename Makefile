@@ -3,7 +3,7 @@
 # installed. `make PYTHON=/path/to/python3.12` chooses the Python of a new .venv.
 
 PYTHON ?=
-JOBS ?= 4
+JOBS ?= 3
 FAST_JOBS ?= 6
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -26,7 +26,7 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, the broker removed again
 	@$(PY) -m tests.tools.demo
 
-# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most;
+# Tests run in JOBS processes: three keep two cores busy, as many tests wait (those of test-fast wait most;
 # each process collects all tests, in six seconds).
 # Deadlines get short with more, and a Spark that gets too small a share of a core gives its Python workers
 # up. With an older Spark, in a virtual environment of its own:
