@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from sparkkafka.client.values import Broker, TopicPartition, some_topics
@@ -36,22 +37,21 @@ class PartitionInfo(NamedTuple):
     leader: Broker | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicMetadata:
     """A topic as a broker described it at `refreshed_at_s` (monotonic). `topic_id` is None before
-    Kafka 2.8; `partitions` are by number, and `with_leader` are the numbers of those that have a
-    leader."""
+    Kafka 2.8; `partitions` are by number."""
 
     name: str
     topic_id: bytes | None
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
     refreshed_at_s: float = field(default_factory=time.monotonic, compare=False)
-    with_leader: Sequence[int] = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        numbers = [number for number, row in self.partitions.items() if row.leader >= 0]
-        object.__setattr__(self, "with_leader", sorted(numbers))
+    @cached_property
+    def with_leader(self) -> Sequence[int]:
+        """The numbers of the partitions that have a leader, ascending. Only producers need them."""
+        return sorted(number for number, row in self.partitions.items() if row.leader >= 0)
 
     def merged_with(self, known: TopicMetadata | None) -> TopicMetadata:
         """Return this metadata, with the partitions of `known` whose leader epoch is later: a
