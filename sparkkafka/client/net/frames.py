@@ -174,12 +174,12 @@ class ResponseReader:
         self._ahead[: self._ahead_bytes] = self._ahead[end : end + self._ahead_bytes]
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set the low-water mark to the `size_bytes` of a response that have not arrived. Do
-        nothing if they are few, or with TLS, whose bytes are not those of the response."""
-        # Fewer bytes are not worth a system call.
-        is_small = size_bytes < 64 << 10 or isinstance(sock, ssl.SSLSocket)
-        is_small = is_small or not self._wakes_at_mark
-        self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
+        """Set the low-water mark to the `size_bytes` of a response that have not arrived; to 1 if
+        they are few, if the system did not wake at the mark, or with TLS, whose bytes are not those
+        of the response."""
+        is_large = size_bytes >= 64 << 10  # fewer bytes are not worth a system call
+        has_mark = is_large and self._wakes_at_mark and not isinstance(sock, ssl.SSLSocket)
+        self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES) if has_mark else 1)
 
     def _set_low_water_mark(self, sock: socket.socket, size_bytes: int) -> None:
         """Set SO_RCVLOWAT: the socket becomes readable only once this many bytes have arrived."""

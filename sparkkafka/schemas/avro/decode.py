@@ -244,7 +244,7 @@ class NumberDecoder(ValueDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
-        self._last_were_long = False  # whether the last values were long
+        self._last_were_long = False
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_kept_values = self.reads_zero = not is_float
         self.reads_any_bytes = is_float

@@ -133,7 +133,7 @@ class VarintSkipper(Skipper):
     def __init__(self, path: str, bits: int) -> None:
         super().__init__(path, 1)
         self._bits = bits
-        self._last_were_long = False  # whether the last values were long
+        self._last_were_long = False
 
     def skip(self, cursor: Cursor) -> None:
         cursor.read_varints(self.path)

@@ -483,9 +483,8 @@ class StreamPlanner:
             and sum(planned.count for planned in ranges) > 64  # so few share a task anyway
             and now_s >= self._grouping_sizes_due_at_s
         ):
-            self._grouping_sizes_due_at_s = (
-                now_s + SIZES_MAX_AGE_S
-            )  # even if the lookup is not authorized
+            # Even if the lookup is not authorized.
+            self._grouping_sizes_due_at_s = now_s + SIZES_MAX_AGE_S
             self._refresh_sizes_if_allowed({planned.tp: planned.count for planned in ranges})
         return self.offset_bytes
 
