@@ -207,9 +207,9 @@ def test_the_first_protocol_of_transactions(
 ) -> None:
     """What brokers before 4.0 speak, and this one as well."""
 
-    from sparkkafka.client.producer import transaction_manager
+    from sparkkafka.client.producer import transactions
 
-    monkeypatch.setattr(transaction_manager, "TRANSACTION_VERSION_2", 1_000)
+    monkeypatch.setattr(transactions, "TRANSACTION_VERSION_2", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
@@ -25,13 +25,10 @@ from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice, clo
 from sparkkafka.client.producer.partitioner import RecordPartitioner
 from sparkkafka.client.producer.producer_records import TopicRecords
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, SendBuffer
-from sparkkafka.client.producer.sender import Sender
+from sparkkafka.client.producer.sender import Sender, SenderTransaction
 from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some
-
-if TYPE_CHECKING:
-    from sparkkafka.client.producer.transactions import SenderTransaction
 
 log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
 if TYPE_CHECKING:
     from sparkkafka.client.group.committed_offsets import GroupMetadata
-    from sparkkafka.client.producer.transaction_manager import TransactionManager
+    from sparkkafka.client.producer.transactions import TransactionManager
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Producer(ClientBase):
         self._close_signal = CloseSignal()
         self._transactions: TransactionManager | None = None
         if settings.transactional_id is not None:
-            from sparkkafka.client.producer.transaction_manager import TransactionManager
+            from sparkkafka.client.producer.transactions import TransactionManager
 
             self._transactions = TransactionManager(
                 settings,

@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
@@ -65,9 +65,6 @@ from sparkkafka.protocol.records.batches import batch_parts
 from sparkkafka.protocol.records.compression import Codec, codec_by_name
 from sparkkafka.protocol.wire.primitives import uuid_of
 
-if TYPE_CHECKING:
-    from sparkkafka.client.producer.transactions import SenderTransaction
-
 log = logging.getLogger(__name__)
 
 AWAY_S = 0.2  # a caller that comes back after longer has left responses unread
@@ -84,6 +81,23 @@ MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
 """The shortest timeout of a request for metadata or a producer id, and of a connection, even if a
 batch expires sooner. It grows while batches expire without a response, since they must not cut
 short every attempt to reach a slow broker."""
+
+
+class SenderTransaction(Protocol):
+    """The transaction to which a sender's batches belong (see `transactions`).
+
+    `produce_version` is the version of Produce to use; None for the default. `begin` returns the
+    transactional id, producer id and epoch to write with, `add` adds partitions. They raise
+    KafkaTimeoutError after `within_ms` at the latest; the sender calls them again until its batches
+    expire.
+    """
+
+    transactional_id: str
+    produce_version: int | None
+
+    def begin(self, within_ms: float) -> tuple[str, int, int]: ...
+
+    def add(self, partitions: Iterable[TopicPartition], within_ms: float) -> None: ...
 
 
 class SentRequest(NamedTuple):

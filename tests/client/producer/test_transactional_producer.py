@@ -12,7 +12,7 @@ import pytest
 from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.committed_offsets import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.transaction_manager import TRANSITIONS, State
+from sparkkafka.client.producer.transactions import TRANSITIONS, State
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
