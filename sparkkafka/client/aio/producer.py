@@ -23,9 +23,9 @@ from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
     OutcomeNotifier,
-    RecordFutures,
     RecordMetadata,
     TableDelivery,
+    TopicRecords,
     WrittenRange,
 )
 from sparkkafka.client.producer.producer import Headers, Producer
@@ -64,7 +64,7 @@ class AsyncDelivery:
 
     __slots__ = ("_index", "_records")
 
-    _records: RecordFutures
+    _records: TopicRecords
     _index: int
     _asyncio_future_blocking = False  # marks a future for asyncio
 
@@ -139,9 +139,7 @@ class AsyncDelivery:
         return self.waiter()._cancel_message  # type: ignore[attr-defined]
 
 
-def _set_outcome(
-    records: RecordFutures, index: int, future: asyncio.Future[RecordMetadata]
-) -> None:
+def _set_outcome(records: TopicRecords, index: int, future: asyncio.Future[RecordMetadata]) -> None:
     """Set a record's metadata or error on its asyncio future."""
     if future.done():  # cancelled; `flush` still raises the record's error
         return
@@ -210,7 +208,7 @@ class _LoopProducer(Producer):
     def bind(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_outcome: Callable[[RecordFutures, Indexes], None],
+        on_outcome: Callable[[TopicRecords, Indexes], None],
         on_freed: Callable[[], object],
     ) -> None:
         """Bind to a loop. The I/O thread calls `on_outcome` for completed records, and `on_freed`
@@ -269,7 +267,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         self._thread_id = 0  # of the loop's thread; 0 before the first call
         self._loop: asyncio.AbstractEventLoop
         self._drained: asyncio.Future[None]
-        self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
+        self._outcomes: LoopQueue[tuple[TopicRecords, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
         self._memory_lock = asyncio.Lock()
         self._buffer = self._client._buffer
@@ -467,14 +465,14 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         await self._end(partial(self._client.close, timeout_s))
 
 
-def _put_outcomes(outcomes: LoopQueue[Any], records: RecordFutures, indexes: Indexes) -> None:
+def _put_outcomes(outcomes: LoopQueue[Any], records: TopicRecords, indexes: Indexes) -> None:
     """Pass the outcome of the records at these indexes, which are of one batch, to the loop: in
     parts between which other tasks can run."""
     for first in range(0, len(indexes), OUTCOMES_PER_ITEM):
         outcomes.put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
 
 
-def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
+def _handle_outcome(item: tuple[TopicRecords, Indexes] | asyncio.Future[None]) -> None:
     """Set the outcome of a batch's records on their futures, or complete the future of a table.
 
     This is no method of AsyncProducer because the I/O thread must not keep that object alive."""

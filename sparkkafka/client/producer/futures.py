@@ -1,6 +1,6 @@
 """The outcomes of a Producer's records, and the handles by which users wait for them.
 
-Records that are queued together share a `RecordFutures`: arrays with an item for each record, so
+Records that are queued together are a `TopicRecords`: its arrays have an item for each record, so
 that the outcome of thousands is set in a few steps. A handle is an index into them. A batch has
 slices of records, which get its outcome.
 """
@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,14 @@ from numpy.typing import NDArray
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError, ProduceError
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.constants import NO_OFFSET
 
 log = logging.getLogger(__name__)
 
 # These values replace a record's offset:
 PENDING = -2  # the record has no outcome yet
-_FAILED = -3  # it failed: -3 for the first `Failure` of its `RecordFutures`, -4 for the second, …
+_FAILED = -3  # it failed: -3 for the first `Failure` of its `TopicRecords`, -4 for the second, …
 
 ALL = -1
 """In place of a record's index: all records."""
@@ -130,7 +132,7 @@ class OutcomeNotifier:
         """Whether a task awaits a record for which `on_awaited` was called."""
         self.on_awaited: Callable[[], object] = lambda: None
         """Called on the loop when a task awaits a record, unless `is_awaited`."""
-        self.on_outcome: Callable[[RecordFutures, Indexes], None] = lambda records, indexes: None
+        self.on_outcome: Callable[[TopicRecords, Indexes], None] = lambda records, indexes: None
         """Called in the I/O thread with records that got an outcome, a batch at a time, if one of
         them has `waiters`."""
         self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
@@ -232,10 +234,12 @@ def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
         log.exception("a delivery callback failed")
 
 
-class RecordFutures:
-    """The outcome of each record of a `TopicRecords`. Written by the I/O thread, read by all.
+class TopicRecords:
+    """Records of one topic that are queued together, in order, and the outcome of each. Outcomes
+    are written by the I/O thread, and read by all.
 
-    Before `begin` the number of records is not known.
+    The first record was queued at `since_s` (monotonic); they count as `size_bytes` of
+    buffer.memory. Before `begin` the number of records is not known.
     """
 
     __slots__ = (
@@ -246,6 +250,8 @@ class RecordFutures:
         "notifier",
         "numbers",
         "pending_count",
+        "since_s",
+        "size_bytes",
         "times_ms",
         "topic",
         "waiters",
@@ -253,6 +259,8 @@ class RecordFutures:
 
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         self.notifier = notifier
+        self.since_s = time.monotonic()
+        self.size_bytes = 0
         self.pending_count = -1  # records without an outcome; -1 before `begin`
         # The number of each record in the series or table that the records come from, for errors.
         self.numbers: Indexes | list[int] = range(0)
@@ -264,6 +272,19 @@ class RecordFutures:
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
         self.waiters: dict[int, Any] = {}
         """The asyncio futures of an AsyncProducer, by the index of their record."""
+
+    def close(self) -> None:
+        """Take no more records. The I/O thread calls this once."""
+
+    def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
+        """Remove and return the records as columns, and the partitions that they name (NO_PARTITION
+        where a record names none; None if none names one). Called once."""
+        raise NotImplementedError
+
+    @property
+    def unfinished_count(self) -> int:
+        """The number of records without an outcome."""
+        return self.pending_count
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
         """Fix the number of records: these are their timestamps. No record is added any more."""
@@ -465,7 +486,7 @@ def _as_selector(indexes: Indexes) -> slice | NDArray[np.int64]:
 class RecordSlice(NamedTuple):
     """Some of the records of a `TopicRecords`, which are for one partition."""
 
-    records: RecordFutures
+    records: TopicRecords
     indexes: Indexes
 
 
@@ -520,7 +541,7 @@ class Delivery:
 
     __slots__ = ("_index", "_records")
 
-    _records: RecordFutures
+    _records: TopicRecords
     _index: int
 
     def __repr__(self) -> str:
@@ -588,7 +609,7 @@ class TableDelivery:
 
     __slots__ = ("_notifier", "_parts")
 
-    def __init__(self, notifier: OutcomeNotifier, parts: list[RecordFutures]) -> None:
+    def __init__(self, notifier: OutcomeNotifier, parts: list[TopicRecords]) -> None:
         self._notifier = notifier
         self._parts = parts
 

@@ -21,9 +21,13 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics import SendMetrics
-from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice, closed_error
+from sparkkafka.client.producer.futures import (
+    OutcomeNotifier,
+    RecordSlice,
+    TopicRecords,
+    closed_error,
+)
 from sparkkafka.client.producer.partitioner import RecordPartitioner
-from sparkkafka.client.producer.producer_records import TopicRecords
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, SendBuffer
 from sparkkafka.client.producer.sender import Sender, SenderTransaction
 from sparkkafka.client.values import some_topics

@@ -29,6 +29,7 @@ from sparkkafka.client.producer.futures import (
     Delivery,
     OutcomeNotifier,
     TableDelivery,
+    TopicRecords,
     closed_error,
     forked_error,
 )
@@ -38,7 +39,6 @@ from sparkkafka.client.producer.producer_records import (
     MAX_RECORD_OVERHEAD,
     AppendedRecords,
     ArrowStream,
-    TopicRecords,
     max_record_bytes,
     series_records,
     table_records,

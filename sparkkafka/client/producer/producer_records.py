@@ -27,7 +27,7 @@ from sparkkafka.client.arguments import (
     checked_int,
     find_columns,
 )
-from sparkkafka.client.producer.futures import Indexes, OutcomeNotifier, RecordFutures
+from sparkkafka.client.producer.futures import Indexes, OutcomeNotifier, TopicRecords
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
@@ -249,33 +249,6 @@ def key_text(rows: InputRows, row: int) -> str:
 
 
 # --- records that are queued for the I/O thread --------------------------------------------------
-
-
-class TopicRecords(RecordFutures):
-    """Records of one topic, in order, and their outcomes.
-
-    The first one was queued at `since_s` (monotonic); they count as `size_bytes` of buffer.memory.
-    """
-
-    __slots__ = ("since_s", "size_bytes")
-
-    def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
-        super().__init__(topic, notifier)
-        self.since_s = time.monotonic()
-        self.size_bytes = 0
-
-    @property
-    def unfinished_count(self) -> int:
-        """The number of records without an outcome."""
-        return self.pending_count
-
-    def close(self) -> None:
-        """Fix the number of records: none is appended later. The I/O thread calls this once."""
-
-    def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
-        """Remove and return the records as columns, and the partitions that they name (NO_PARTITION
-        where a record names none; None if none names one). Called once."""
-        raise NotImplementedError
 
 
 class AppendedRecords(TopicRecords):

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics import SendMetrics
-from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice
-from sparkkafka.client.producer.producer_records import AppendedRecords, TopicRecords, columns_of
+from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice, TopicRecords
+from sparkkafka.client.producer.producer_records import AppendedRecords, columns_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError

@@ -16,8 +16,8 @@ import pytest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.futures import (
     OutcomeNotifier,
-    RecordFutures,
     RecordSlice,
+    TopicRecords,
     fail_records,
 )
 from sparkkafka.client.producer.producer import Producer
@@ -128,7 +128,7 @@ def test_a_callback_ends_nothing_whatever_it_raises(
 
 def test_the_reason_may_be_in_records_of_another_call() -> None:
     notifier = OutcomeNotifier()
-    slices = [RecordSlice(RecordFutures("t", notifier), range(1)) for _ in range(2)]
+    slices = [RecordSlice(TopicRecords("t", notifier), range(1)) for _ in range(2)]
     for part in slices:
         part.records.begin(np.zeros(1, np.int64))
     error = ProduceError("t-0: refused", topic="t", partition=0, written=Written.NO)

@@ -12,7 +12,7 @@ import pytest
 
 from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer import futures, record_accumulator
-from sparkkafka.client.producer.futures import OutcomeNotifier, RecordFutures
+from sparkkafka.client.producer.futures import OutcomeNotifier, TopicRecords
 from sparkkafka.client.producer.producer_records import AppendedRecords
 from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import TopicPartition
@@ -111,7 +111,7 @@ def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.Mo
 
 def test_a_record_is_pending_while_the_io_thread_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy releases the interpreter's lock while it fills a large array."""
-    records = RecordFutures("t", OutcomeNotifier())
+    records = TopicRecords("t", OutcomeNotifier())
     seen = []
 
     class Slow(np.ndarray):
