@@ -105,12 +105,17 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile subscribePattern. Raises OptionError if Python and Java interpret it differently.
 
     Python refuses constructs that only Java has (\\p{Alpha}, (?<name>…), \\Q…\\E). It only warns of
-    set operations in brackets ([a-z&&[^x]]), which Java interprets differently: an error here.
+    set operations in brackets ([a-z&&[^x]]), and not even of the union [a-z[0-9]], both of which
+    Java interprets differently: an error here.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         try:
-            return re.compile(pattern, re.ASCII)
+            compiled = re.compile(pattern, re.ASCII)
+            # Without escaped characters, and with "]" as the first character of a set.
+            if re.search(r"\[\^?\]?[^]]*\[", re.sub(r"\\.", "x", pattern)):
+                raise re.error("in Java, [ within brackets begins another set; write \\[ for itself")
+            return compiled
         except (re.error, FutureWarning, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"subscribePattern {pattern!r} is not a regular expression of Python ({error}). "
