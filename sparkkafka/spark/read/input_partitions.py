@@ -114,7 +114,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             compiled = re.compile(pattern, re.ASCII)
             # Without escaped characters, and with "]" as the first character of a set.
             if re.search(r"\[\^?\]?[^]]*\[", re.sub(r"\\.", "x", pattern)):
-                raise re.error("in Java, [ within brackets begins another set; write \\[ for itself")
+                raise re.error("in Java, [ within brackets begins another set: write \\[")
             return compiled
         except (re.error, FutureWarning, RecursionError, OverflowError) as error:
             raise OptionError(
