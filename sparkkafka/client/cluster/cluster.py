@@ -205,6 +205,12 @@ class Cluster:
             raise errors.BrokerError(
                 errors.ErrorCode.LEADER_NOT_AVAILABLE, where, "the response names no brokers at all"
             )
+        if isinstance(request, MetadataRequest) and not connection.supports(MetadataRequest, 9):
+            # Brokers before Kafka 2.4 report outdated leader epochs during a reassignment, and
+            # leaders refuse requests with these (KAFKA-9212).
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    partition.leader_epoch = NO_LEADER_EPOCH
         return response
 
     def _rebootstrap_if_needed(self, error: errors.KafkaError) -> errors.KafkaError:

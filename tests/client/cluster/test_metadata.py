@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import LATEST
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from tests.client.support import open_cluster
 
@@ -38,6 +40,20 @@ def test_what_a_thread_reads_does_not_change_under_it(fake_cluster):
         assert (brokers, topics) == before
         assert not cluster.brokers
         assert cluster.metadata.topics.keys() == {"t", "u"}
+
+
+def test_outdated_leader_epochs_of_old_brokers_are_not_sent(fake_cluster_factory):
+    """Brokers before Kafka 2.4 report outdated leader epochs during a reassignment (KAFKA-9212)."""
+    fake_cluster = fake_cluster_factory(2, kafka_version="2.3")
+    fake_cluster.create_topic("t")
+    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    with open_cluster(fake_cluster) as cluster:
+        outdated = cluster.call(ask)
+        outdated.topics[0].partitions[0].leader_epoch = 0
+        for _ in range(2):
+            fake_cluster.move_leader("t", 0, 1 - fake_cluster.leader("t", 0))
+        fake_cluster.fault(lambda _: outdated, api="Metadata", times=100)
+        assert list_offsets(cluster, {TP: LATEST}, deadline=Deadline(5_000))[TP].offset == 0
 
 
 def test_a_broker_that_missed_an_election_is_not_believed(fake_cluster_factory):
