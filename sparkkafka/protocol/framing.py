@@ -57,10 +57,14 @@ class Framing:
     """
 
     def __init__(
-        self, client_id: str | None, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+        self,
+        client_id: str | None,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        prefix: str = "",
     ) -> None:
         self.client_id = client_id
         self.max_frame_bytes = max_frame_bytes
+        self._prefix = prefix
         # The broker's version range per API key; the reader of ApiVersionsResponse sets it.
         self.versions: Mapping[int, tuple[int, int]] | None = None
         writer = Writer()
@@ -150,7 +154,10 @@ class Framing:
         if _MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
             return size
         raise DecodeError(
-            _explain_bad_size(bytes(prefix[:PREFIX_BYTES]), size, self.max_frame_bytes), 0
+            _explain_bad_size(
+                bytes(prefix[:PREFIX_BYTES]), size, self.max_frame_bytes, self._prefix
+            ),
+            0,
         )
 
     def receive(self, payload: BytesLike) -> tuple[int, Any]:
@@ -259,16 +266,20 @@ def is_tls(data: bytes) -> bool:
     return len(data) > 2 and data[0] in kinds and data[1] == 3 and data[2] <= 4
 
 
-def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int) -> str:
+def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int, settings_prefix: str) -> str:
     """Return the error message for 4 bytes that are not the size of a frame: which other protocol
-    they begin, or that `size`, the bytes as a number, is impossible."""
+    they begin, or that `size`, the bytes as a number, is impossible. `settings_prefix` stands
+    before the name of a setting."""
     if prefix.upper() == b"HTTP":
         return "the response is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):
         # A web server that could not read the request may answer without a status line.
         return "the response is HTML: this port is a web server's, not a Kafka listener's"
     if is_tls(prefix):
-        return "the response is TLS: this listener wants security.protocol SSL or SASL_SSL"
+        return (
+            f"the response is TLS: this listener wants {settings_prefix}security.protocol SSL or "
+            "SASL_SSL"
+        )
     if prefix == b"SSH-":
         return "the response is SSH: this port is not a Kafka listener's"
     if size < _MIN_FRAME_BYTES:

@@ -81,7 +81,9 @@ class Connection:
             context,
             options.prefix,
         )
-        self._framing = Framing(options.client_id, connecting.MAX_OPENING_FRAME_BYTES)
+        self._framing = Framing(
+            options.client_id, connecting.MAX_OPENING_FRAME_BYTES, options.prefix
+        )
         self._reader = ResponseReader(self._framing.frame_length)
         self._writer = RequestWriter()
         self.host = host

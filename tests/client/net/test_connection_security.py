@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -324,6 +325,14 @@ def test_another_protocol_is_named(
         connect(server_saying(said_by_server), config)
     assert message in str(caught.value)
     assert not caught.value.retriable
+
+
+def test_a_tls_listener_is_named_with_the_setting_of_spark(server_saying):
+    servers = server_saying(b"\x15\x03\x03\x00\x02\x02\x50")
+    host, _, port = servers.rpartition(":")
+    in_spark = replace(options(servers, {}), prefix="kafka.")
+    with pytest.raises(DecodeError, match=r"wants kafka\.security\.protocol SSL or SASL_SSL"):
+        Connection.open(host, int(port), in_spark, Deadline(10_000))
 
 
 def test_https_is_named(server_saying, tmp_path: Path):
