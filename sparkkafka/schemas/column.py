@@ -44,7 +44,6 @@ from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
-    Decoded,
     Decoder,
     Encoder,
     MemoryBudget,
@@ -238,7 +237,8 @@ class ColumnDecoder:
             BadRow(row, reason, NO_FRAME)
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
-        parts: list[tuple[PayloadGroup, Decoded]] = []
+        values: list[tuple[PayloadGroup, pa.Array]] = []
+        rests: list[tuple[PayloadGroup, pa.Array]] = []
         self._add_decoders([group.writer for group in unframed.groups])
         for group in unframed.groups:
             decoder = self._decoders[group.writer]
@@ -248,12 +248,13 @@ class ColumnDecoder:
                 bad += [BadRow(row, decoder, group.writer) for row in rows.tolist()]
                 continue
             decoded = decoder.decode(group.payloads, budget)
-            parts.append((group, decoded))
+            values.append((group, decoded.values))
+            if decoded.rest is not None:
+                rests.append((group, decoded.rest))
+            bad_rows = rows[decoded.bad_rows].tolist()
             bad += [
                 BadRow(row, reason, group.writer)
-                for row, reason in zip(
-                    rows[decoded.bad_rows].tolist(), decoded.reasons, strict=True
-                )
+                for row, reason in zip(bad_rows, decoded.reasons, strict=True)
             ]
         bad.sort(key=lambda bad_row: bad_row.row)
         if bad:
@@ -266,14 +267,11 @@ class ColumnDecoder:
                 is_json=plan.format == kinds.JSON,
             )
             bad = [row._replace(reason=reasons[row.row]) for row in bad]
-        values = _in_row_order(
-            [(group, decoded.values) for group, decoded in parts], len(payloads), plan.type
+        return DecodedColumn(
+            _in_row_order(values, len(payloads), plan.type),
+            bad,
+            _in_row_order(rests, len(payloads), pa.string()) if plan.rest else None,
         )
-        rest = None
-        if plan.rest:
-            rests = [(group, decoded.rest) for group, decoded in parts if decoded.rest is not None]
-            rest = _in_row_order(rests, len(payloads), pa.string())
-        return DecodedColumn(values, bad, rest)
 
     def _add_decoders(self, writers: list[WriterId]) -> None:
         """Add the decoders of these writers to `_decoders`, or why their payloads are bad."""

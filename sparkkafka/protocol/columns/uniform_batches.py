@@ -89,6 +89,18 @@ class Range(NamedTuple):
     uniform: bool
 
 
+class _Series(NamedTuple):
+    """Consecutive batches of one record count, each at one distance from the one before it."""
+
+    begin: int
+    """Where the records of the first batch begin."""
+    step: int
+    """The distance from batch to batch."""
+    batches: int
+    records: int
+    """The record count of each batch."""
+
+
 class UniformBatches:
     """Batches that are decoded together, most of which look like copies of the model.
 
@@ -129,36 +141,29 @@ class UniformBatches:
 
         None if a batch is not a copy after all, or if the grids are so many that reading each
         record is faster. Raises BadVarintError for damaged timestamps."""
-        model = self._model
-        begins, counts = self._begins[first:last], self._counts[first:last]
-        # The distance to the next batch; for the last one, that of the batch before it.
-        steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
-        differs = (counts[1:] != counts[:-1]) | (steps[1:] != steps[:-1])
-        cuts = (np.flatnonzero(differs) + 1).tolist()
-        rows = int(counts.sum())
-        if _has_too_many_grids((len(cuts) + 1) * len(model.runs), rows):
+        model, series = self._model, self._series(first, last)
+        rows = int(self._counts[first:last].sum())
+        if _has_too_many_grids(len(series) * len(model.runs), rows):
             return None
         timestamp_deltas, offset_deltas = np.empty(rows, np.int64), np.empty(rows, np.int64)
         keys: list[GridRows] = []
         values: list[GridRows] = []
-        row = 0
-        # Each series of batches [low, high), counted from `first`.
-        for low, high in zip([0, *cuts], [*cuts, last - first], strict=True):
-            begin, step, count = int(begins[low]), int(steps[low]), int(counts[low])
+        row = 0  # the first one of the series
+        for begin, step, batches, batch_records in series:
             for run in model.runs:
-                records = min(run.last, count) - run.first
+                records = min(run.last, batch_records) - run.first
                 if records <= 0:
-                    break
-                grid = GridPart(begin + run.begin, high - low, step, records, run.size)
+                    break  # these batches are shorter than the model
+                grid = GridPart(begin + run.begin, batches, step, records, run.size)
                 if not _has_copies_of_run(self._data, grid, run):
                     return None
-                target = GridRows(row, count, run.first, grid)
+                target = GridRows(row, batch_records, run.first, grid)
                 deltas = model.offset_deltas[run.first : run.first + records]
                 target.view(offset_deltas)[...] = deltas
                 target.view(timestamp_deltas)[...] = _read_timestamp_deltas(self._data, grid, run)
                 keys.append(target._replace(part=grid.shifted(run.key_at)))
                 values.append(target._replace(part=grid.shifted(run.value_at)))
-            row += count * (high - low)
+            row += batches * batch_records
         return Fields(
             timestamp_deltas,
             offset_deltas,
@@ -166,6 +171,18 @@ class UniformBatches:
             Grid(rows, model.value_length, values),
             None,
         )
+
+    def _series(self, first: int, last: int) -> list[_Series]:
+        """Return the batches [first, last) as series."""
+        begins, counts = self._begins[first:last], self._counts[first:last]
+        # The distance to the next batch; for the last one, that of the batch before it.
+        steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
+        differs = (counts[1:] != counts[:-1]) | (steps[1:] != steps[:-1])
+        cuts = (np.flatnonzero(differs) + 1).tolist()
+        return [
+            _Series(int(begins[low]), int(steps[low]), high - low, int(counts[low]))
+            for low, high in zip([0, *cuts], [*cuts, last - first], strict=True)
+        ]
 
 
 def _has_too_many_grids(grids: int, rows: int) -> bool:

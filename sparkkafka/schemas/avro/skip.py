@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read_unsigned, unzigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
@@ -402,27 +402,13 @@ class ItemsSkipper(Skipper):
         inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
         failures = cursor.chunk.failures
         while len(entries) >= _MIN_VECTOR:
-            block_counts, ends = self._read_block_heads(inner, is_decoded=located is not None)
-            has_items = block_counts != 0
+            block_counts = self._skip_block(inner, entries, located, rounds)
             if len(entries) == len(counts):  # all
                 counts += block_counts
             else:
                 counts[entries] += block_counts
-            if located is None:
-                self._skip_items(inner, block_counts, None)
-            else:
-                starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
-                self._skip_items(inner, block_counts, starts, None if located else rounds)
-                located.append(_Block(entries, block_counts, starts))
-            if ends is not None:
-                inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
-            following = cursor.chunk.data.take(inner.at, mode="clip")
-            following *= has_items
-            if not following.any() and not ((inner.at >= inner.end) & has_items).any():
-                inner.at = inner.at + has_items  # 0 ends each array that had a block
-                has_items = has_items[:0]
+            unfinished = np.flatnonzero(_skip_ends(inner, block_counts != 0))
             self._move_entries(cursor, entries, inner)
-            unfinished = np.flatnonzero(has_items)
             entries, inner = entries[unfinished], inner.select(unfinished)
         if len(entries):
             if located is None:
@@ -433,6 +419,26 @@ class ItemsSkipper(Skipper):
                 located.append(_Block(entries, more, starts))
             self._move_entries(cursor, entries, inner)
         cursor.deactivate_bad(failures)
+        return counts
+
+    def _skip_block(
+        self,
+        cursor: Cursor,
+        entries: Ints,
+        located: list[_Block] | None,
+        rounds: list[Round] | None,
+    ) -> Ints:
+        """Skip the next block of each array; return how many items it has, 0 if the array has
+        ended. `entries`, `located` and `rounds`: see `_skip`."""
+        counts, ends = self._read_block_heads(cursor, is_decoded=located is not None)
+        if located is None:
+            self._skip_items(cursor, counts, None)
+        else:
+            starts = np.full(int(counts.sum()), cursor.chunk.zeros_at, np.int64)
+            self._skip_items(cursor, counts, starts, None if located else rounds)
+            located.append(_Block(entries, counts, starts))
+        if ends is not None:
+            cursor.fail((ends >= 0) & (cursor.at != ends), self.path, _OTHER_SIZE)
         return counts
 
     @staticmethod
@@ -691,6 +697,17 @@ def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
             values[index] = piece
         ordered.append(values)
     return ordered
+
+
+def _skip_ends(cursor: Cursor, had_items: Flags) -> Flags:
+    """Skip the count 0 that ends each array, if all of them end here. Return which have not ended.
+    `had_items`: which had items in the block before this position."""
+    following = cursor.chunk.data.take(cursor.at, mode="clip")
+    following *= had_items
+    if following.any() or ((cursor.at >= cursor.end) & had_items).any():
+        return had_items
+    cursor.at = cursor.at + had_items
+    return np.zeros_like(had_items)
 
 
 def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:

@@ -6,7 +6,7 @@ knows are added where the rows of a read are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 import numpy as np
@@ -219,21 +219,25 @@ def unwrap(
     kinds, is_row, is_delete = _kinds(values, present, op, kind, payloads, context)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field_of(values, "before"), field_of(values, "after")
-    if is_row.any():
-        missing = is_row & ~is_delete
-        if after is not None:
-            missing &= ~is_valid(after)
-        if missing.any():
-            bad_rows.add(rows, missing, "after", "it is missing, and op is not a delete")
+    lacks_after = is_row & ~is_delete
+    if after is not None:
+        lacks_after &= ~is_valid(after)
+    if lacks_after.any():
+        bad_rows.add(rows, lacks_after, "after", "it is missing, and op is not a delete")
+    row_node = node.children.get("after", node.children.get("before", ConnectType()))
+
+    def row_column(name: str) -> pa.Array | None:
+        """Return a column of the rows; None if they do not have it."""
+        return _row_column(before, after, is_delete, name) if name in row_node.children else None
+
     columns: list[pa.Array] = []
     missing_names: dict[str, Flags] = {}
-    row_node = node.children.get("after", node.children.get("before", ConnectType()))
     for column in row_type:
-        column_node = row_node.children.get(column.name)
-        wire = None if column_node is None else _row_column(before, after, is_delete, column.name)
-        if wire is None or column_node is None:
+        wire = row_column(column.name)
+        if wire is None:
             columns.append(pa.nulls(count, column.type))
             continue
+        column_node = row_node.children[column.name]
         flags = find_placeholders(wire, column_node, placeholder)
         if omitted and (is_omitted := omitted[column.name]).any():
             flags = is_omitted if flags is None else is_omitted | flags
@@ -241,38 +245,38 @@ def unwrap(
             missing_names[column.name] = flags
             wire = without(wire, flags)
         columns.append(convert(wire, column_node, column.type, context.below(column.name)))
-    columns_by_name = {"row": struct_of(row_type, count, is_row, columns)}
+    old = field_of(values, "old")
     parts = []
     for part in change:
-        if part.name in ("key", "old_key") and (old := field_of(values, "old")) is not None:
-            by_name = {
-                name: _row_column(before, after, is_delete, name) for name in row_node.children
-            }
-            keys = _keys(part, by_name, old, is_row & ~is_delete, context, row_node)
+        if part.name in ("key", "old_key") and old is not None:
+            keys = _keys(part, row_column, old, is_row & ~is_delete, context, row_node)
             parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
         else:
             parts.append(_change_part(part, values, node, op, kinds, context, missing_names))
-    columns_by_name["change"] = struct_of(change, count, None, parts)
+    columns_by_name = {
+        "row": struct_of(row_type, count, is_row, columns),
+        "change": struct_of(change, count, None, parts),
+    }
     return struct_of(target, count, present, [columns_by_name[part.name] for part in target])
 
 
 def _keys(
     part: pa.Field,
-    columns: dict[str, pa.Array | None],
+    row_column: Callable[[str], pa.Array | None],
     old: pa.Array,
     may_change: Flags,
     context: FieldContext,
     node: ConnectType,
 ) -> pa.Array:
     """Return the column key or old_key of changes (`part` says which), as structs of the key's
-    columns. `columns` are the rows by column, `old` the rows before the change (a struct, null if
-    unknown), and `may_change` says which changes can have another key."""
+    columns. `row_column` returns a column of the rows, `old` are the rows before the change (a
+    struct, null if unknown), and `may_change` says which changes can have another key."""
     count = len(old)
     is_old = part.name == "old_key"
     changed = np.zeros(count, np.bool_)
     children = []
     for field in part.type:
-        column = columns.get(field.name)
+        column = row_column(field.name)
         if column is None:
             children.append(pa.nulls(count, field.type))
             continue

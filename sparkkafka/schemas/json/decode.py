@@ -423,22 +423,22 @@ class _Batch:
     ) -> tuple[Flags, pa.Array]:
         """Return which rows of a block are valid, and their structs: the block's columns, those of
         separate fields, and maps, which the reader has read as lists of their items."""
-        lists = {name: block.field(name) for name in self._decoder.maps}
-        names = {name: self._names_of(name, rows) for name in lists}
+        names = {name: self._names_of(name, rows) for name in self._decoder.maps}
         is_read = np.ones(len(rows), np.bool_)
-        for name, items in lists.items():
+        for name, (_, counts) in names.items():
+            items = block.field(name)
             is_read &= arrow.is_valid(items) == self._has_map[name][rows]
-            is_read &= np.diff(arrow.blob_offsets(items)) == names[name][1]
+            is_read &= np.diff(arrow.blob_offsets(items)) == counts
         if not is_read.all():
-            index = arrow.from_numpy(np.flatnonzero(is_read))
-            return is_read, self._add_fields(block.take(index), rows[is_read], fields)[1]
+            block, rows = block.take(arrow.from_numpy(np.flatnonzero(is_read))), rows[is_read]
+            names = {name: self._names_of(name, rows) for name in self._decoder.maps}
         index = arrow.from_numpy(rows)
         children = []
         for field in self._decoder.type:
             if field.name in fields:
                 children.append(fields[field.name].take(index))
-            elif field.name in lists:
-                children.append(_map_of(field.type, names[field.name], lists[field.name]))
+            elif field.name in names:
+                children.append(_map_of(field.type, names[field.name], block.field(field.name)))
             else:
                 children.append(block.field(field.name))
         values = pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)

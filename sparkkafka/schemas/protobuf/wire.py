@@ -257,8 +257,9 @@ class _Tokenizer:
         """Read a field, whose value or length is at `begin`, of `selected` open messages (None: of
         all)."""
         data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
-        at, end = self.at, self.end if selected is None else self.end[selected]
+        end = self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
+        length: NDArray[Any] | None = None
         body: Ints | None = None
         size: Ints | None = None
         too_long: Flags | None = None
@@ -272,35 +273,32 @@ class _Tokenizer:
             value, after, too_long = read_varints(data, begin, are_long=known.last_were_long)
             known.last_were_long = value.itemsize == 8
         else:
-            value, width = words_at(data, begin), FIXED_WIDTH[wire]
+            value = words_at(data, begin)
             if wire == I32:
                 value = value.astype(np.uint32)
-            after = begin + width
+            after = begin + FIXED_WIDTH[wire]
+        indexes = self.open_messages if selected is None else self._indexes_of(selected)
+        tokens = Tokens(indexes, value, body, size)
         is_inside = after < end
-        is_damaged = False
         if too_long is not None or not is_inside.all():
-            wrong = after > end
+            is_damaged = after > end
             if too_long is not None:
-                wrong |= too_long
-            is_damaged = bool(wrong.any())
-        if is_damaged:
-            bad = np.flatnonzero(wrong)
-            positions = [at[bad if selected is None else selected[bad]], begin[bad], end[bad]]
-            if wire == LEN and body is not None:
-                if too_long is not None:
+                is_damaged |= too_long
+                if body is not None:
                     body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
-                positions += [body[bad], length[bad]]
-            messages = self._indexes_of(bad if selected is None else selected[bad])
-            self._add_damage(known.tag, messages, positions)
-            after[bad] = end[bad]  # no more of these is read
-            is_inside[bad] = False
-        if known.slot != SKIP:
-            indexes = self.open_messages if selected is None else self._indexes_of(selected)
-            tokens = Tokens(indexes, value, body, size)
-            if is_damaged:
+            bad = np.flatnonzero(is_damaged)
+            if len(bad):
+                self._add_damage(
+                    known.tag,
+                    bad if selected is None else selected[bad],
+                    begin[bad],
+                    None if body is None or length is None else (body[bad], length[bad]),
+                )
+                after[bad], is_inside[bad] = end[bad], False  # no more of these is read
                 columns = tokens.sparse(len(end))[:4]
-                good: Any = [None if column is None else column[~wrong] for column in columns]
+                good: Any = [None if column is None else column[~is_damaged] for column in columns]
                 tokens = Tokens(*good)
+        if known.slot != SKIP:
             self.result.tokens[known.slot].append(tokens)
         next_byte = self._read_next_bytes(after, is_inside)
         if selected is None:
@@ -352,24 +350,26 @@ class _Tokenizer:
         self.read_one_by_one(self._indexes_of(selected), self.at[selected], self.end[selected])
         self.at[selected], self.next_byte[selected] = self.end[selected], 0
 
-    def _add_damage(self, tag: int, messages: Ints, positions: list[Ints]) -> None:
-        """Add the reason why each message cannot be read. `positions`: the start of the field's
-        tag, the start of its number or length, the end of the message, and for a length the start
-        of the value and the length."""
-        at, begin, end, *of_length = positions
-        is_cut = begin > end
-        if tag < 8:  # only a wire type: unknown fields, whose numbers are read one by one
-            is_cut[:] = True
-        self.read_one_by_one(messages[is_cut], at[is_cut], end[is_cut])
+    def _add_damage(
+        self, tag: int, selected: Ints, begin: Ints, body_and_length: tuple[Ints, Ints] | None
+    ) -> None:
+        """Add the reason why each of these open messages cannot be read: their next field, which
+        has this `tag`, goes beyond the end. `begin`: where its number or length begins;
+        `body_and_length`: where a value with a length begins, and the length."""
+        messages, at, end = self._indexes_of(selected), self.at[selected], self.end[selected]
+        # Read one by one: messages in which the tag itself is cut off, and unknown fields, of which
+        # `tag` is only the wire type.
+        is_single = (begin > end) | (tag < 8)
+        self.read_one_by_one(messages[is_single], at[is_single], end[is_single])
         wires, remaining = np.full(len(end), tag & 7), end - begin
         lengths = remaining
-        if of_length:
-            body, lengths = of_length
+        if body_and_length is not None:
+            body, lengths = body_and_length
             wires[body > end] = VARINT  # the length itself is cut off
             remaining = np.where(body > end, remaining, end - body)
-        columns = [array[~is_cut].tolist() for array in (messages, at, wires, remaining, lengths)]
-        reasons = list(map(_reason, *columns[2:]))
-        self.result.damage.add(columns[0], columns[1], tag, reasons)
+        messages, at = messages[~is_single], at[~is_single]
+        columns = [array[~is_single].tolist() for array in (wires, remaining, lengths)]
+        self.result.damage.add(messages.tolist(), at.tolist(), tag, list(map(_reason, *columns)))
 
     # --- one by one -------------------------------------------------------------------------------
 

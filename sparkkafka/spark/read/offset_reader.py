@@ -47,6 +47,7 @@ class OffsetReader:
     def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
+        self._isolation_level = options.fetch.isolation_level
 
     def with_attempts(
         self, what: str, action: Callable[[Deadline], _T], report: Report | None = None
@@ -131,24 +132,25 @@ class OffsetReader:
         level."""
         if not times:
             return {}
-        level = self._options.fetch.isolation_level
-        listed = list_offsets(self._cluster, times, isolation_level=level, deadline=deadline)
+        listed = list_offsets(
+            self._cluster, times, isolation_level=self._isolation_level, deadline=deadline
+        )
         return {tp: row.offset for tp, row in listed.items()}
 
     def log_bounds(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Offsets, Offsets]:
         """Return the first offsets and the ends of the logs, under the read's isolation level."""
-        level = self._options.fetch.isolation_level
         return earliest_and_latest(
-            self._cluster, partitions, isolation_level=level, deadline=deadline
+            self._cluster, partitions, isolation_level=self._isolation_level, deadline=deadline
         )
 
     def confirmed_ends(self, latest: Offsets, deadline: Deadline) -> Offsets:
         """Return the ends `latest` of ListOffsets, or those that Fetch gives where these are later
         (see `client.cluster.offsets.confirmed_ends`)."""
-        level = self._options.fetch.isolation_level
-        return confirmed_ends(self._cluster, latest, isolation_level=level, deadline=deadline)
+        return confirmed_ends(
+            self._cluster, latest, isolation_level=self._isolation_level, deadline=deadline
+        )
 
     def start_offsets(
         self, partitions: Collection[TopicPartition], deadline: Deadline
