@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
 from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import ErrorCode
