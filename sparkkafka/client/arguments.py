@@ -252,15 +252,16 @@ def _offset_to_commit(tp: TopicPartition, value: int | OffsetAndMetadata) -> Off
         raise OptionError(
             f"cannot commit offset {to_commit.offset!r} of {tp}; give a whole number, at least 0"
         )
-    if to_commit.metadata is not None and not isinstance(to_commit.metadata, str):
-        raise OptionError(
-            f"the metadata beside offset {offset} of {tp} is text, got {to_commit.metadata!r}"
-        )
+    metadata = "" if to_commit.metadata is None else to_commit.metadata
+    name = f"the metadata beside offset {offset} of {tp}"
+    if not isinstance(metadata, str):
+        raise OptionError(f"{name} is text, got {metadata!r}")
+    as_bytes(name, metadata)  # raises for what UTF-8 cannot encode
     epoch = to_commit.leader_epoch
     if epoch is not None:
         name = f"the leader_epoch beside offset {offset} of {tp}"
         epoch = checked_int(epoch, name, -1, INT32_MAX)
-    return OffsetAndMetadata(offset, to_commit.metadata or "", epoch)
+    return OffsetAndMetadata(offset, metadata, epoch)
 
 
 def setting_text(value: Any, where: str) -> str:
