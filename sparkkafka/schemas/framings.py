@@ -874,12 +874,13 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _OtherFraming |
 
 
 def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _OtherFraming]:
-    """Recognize framings by headers. Return them by the index of the row in `rows`."""
+    """Recognize framings by headers: Apicurio's have names of their own, and Azure's a content
+    type. Return them by the index of the row in `rows`."""
     row_headers = headers.take(rows)
     names, values = row_headers.flatten().flatten()
-    id_names = ("globalId", "contentId", "contentHash", "artifactId")
-    ids = {f"apicurio.{column}.{name}": name for name in id_names}
-    wanted = arrow.binary_array([name.encode() for name in (*ids, "content-type")])
+    kinds_of_id = ("globalId", "contentId", "contentHash", "artifactId")
+    id_headers = {f"apicurio.{column}.{kind}": kind for kind in kinds_of_id}
+    wanted = arrow.binary_array([name.encode() for name in (*id_headers, "content-type")])
     at = pc.indices_nonzero(pc.is_in(names, wanted.view(names.type)))
     framings = {}
     for index, name, value in zip(
@@ -888,10 +889,10 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
         values.take(at).to_pylist(),
         strict=True,
     ):
-        if name in ids:
+        if name in id_headers:
             framings[index] = _OtherFraming(
                 "Apicurio's framing in headers",
-                f"{ids[name]} {_id_text(value or b'')}",
+                f"{id_headers[name]} {_id_text(value or b'')}",
                 f"{{0}}Framing={APICURIO_HEADERS} reads them, with schema.registry.url="
                 "…/apis/registry/v3 (v2 for Apicurio 2)",
                 (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),

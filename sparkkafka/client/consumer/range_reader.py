@@ -343,8 +343,8 @@ class RangeReader:
             raise state.error
 
     def _handle_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
-        """Raise DataLossError, or with `fail_on_data_loss` False continue at the position. The
-        leader does not have all records before it (KIP-320)."""
+        """Raise DataLossError, or with `fail_on_data_loss` False continue at the position, because
+        the leader's log lacks records that were read before it (KIP-320)."""
         tp, position = state.tp, state.position or 0
         text = f"{tp}: {diverging.lost_before(position)}"
         if self._fail_on_data_loss:
@@ -354,8 +354,9 @@ class RangeReader:
             )
         log.warning("%s. %s: continuing", text, TOLERATE_LOSS)
         self.lost[tp] += max(0, position - diverging.end_offset)
-        is_before = diverging.end_offset >= position
-        state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
+        # No epoch is known for a position beyond the end of the last common one.
+        is_in_epoch = position <= diverging.end_offset
+        state.seek(position, epoch=diverging.epoch if is_in_epoch else NO_LEADER_EPOCH)
         state.back_off()  # if the broker repeats this answer, do not request in a tight loop
 
     def _handle_out_of_range(self, state: PartitionState, deadline: Deadline) -> None:

@@ -446,6 +446,7 @@ class _JsonEnvelopeDecoder:
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]] = []
         remaining = np.flatnonzero(is_valid(texts))
         without_schema: list[Ints] = [np.flatnonzero(~is_valid(texts))]
+        # Most texts begin like one of an earlier call: with the same schema, in the same bytes.
         for prefix, decoder in list(self._by_prefix.items()):
             if not len(remaining):
                 break
@@ -453,17 +454,14 @@ class _JsonEnvelopeDecoder:
         is_candidate = may_have_schema(texts.take(from_numpy(remaining)))
         without_schema.append(remaining[~is_candidate])
         remaining = remaining[is_candidate]
+        # Texts whose payload comes first, or that nearly all have a schema of their own.
         by_schema: dict[bytes, list[tuple[int, bytes]]] = {}
         prefix_count = 0
         while len(remaining):
             row = int(remaining[0])
             parts = _split(texts[row].as_py())
-            if parts is None:
-                without_schema.append(remaining[:1])
-            elif not parts.is_last or prefix_count >= _MAX_SCHEMAS:
-                # The payload comes first, or nearly each text has a schema of its own.
-                by_schema.setdefault(parts.schema, []).append((row, parts.payload))
-            else:
+            if parts is not None and parts.is_last and prefix_count < _MAX_SCHEMAS:
+                # Take all texts that begin like this one.
                 decoder = self._decoder_of(parts.schema)
                 if len(self._by_prefix) >= _MAX_SCHEMAS:
                     self._by_prefix.clear()
@@ -471,6 +469,10 @@ class _JsonEnvelopeDecoder:
                 prefix_count += 1
                 remaining = self._take_group(texts, remaining, parts.prefix, decoder, groups)
                 continue
+            if parts is None:
+                without_schema.append(remaining[:1])
+            else:
+                by_schema.setdefault(parts.schema, []).append((row, parts.payload))
             remaining = remaining[1:]
         too_many = f"more than {_MAX_CALL_SCHEMAS:,} records in a row have a schema of their own"
         for number, (schema, items) in enumerate(by_schema.items()):
@@ -558,21 +560,28 @@ def may_have_schema(texts: pa.Array) -> Any:
 
 
 def _split(text: bytes) -> _Parts | None:
-    """Return the parts of a text as Connect's JsonConverter writes it; None for another text."""
+    """Return the parts of a text as Connect's JsonConverter writes it, with schema and payload in
+    any order; None for another text."""
     first = _FIRST.match(text)
     middle = None if first is None else _end_of_value(text, first.end())
-    if first and first[1] == b"payload" and text[middle:].strip(b" \t\r\n") == b"}":
-        payload = text[first.end() : middle]  # the schema was cut off; a value has fields
-        return _Parts(b"", b"null", payload, False) if payload.startswith(b"{") else None
-    second = None if middle is None else _SECOND.match(text, middle)
-    end = None if second is None else _end_of_value(text, second.end())
-    if first is None or second is None or end is None or first[1] == second[1]:
+    if first is None or middle is None:
         return None
-    if text[end:].strip(b" \t\r\n") != b"}":
+    if first[1] == b"payload" and _is_end(text, middle):  # somebody has removed the schema
+        payload = text[first.end() : middle]
+        is_object = payload.startswith(b"{")  # as each envelope is
+        return _Parts(b"", b"null", payload, False) if is_object else None
+    second = _SECOND.match(text, middle)
+    end = None if second is None else _end_of_value(text, second.end())
+    if second is None or end is None or first[1] == second[1] or not _is_end(text, end):
         return None
     parts = {first[1]: text[first.end() : middle], second[1]: text[second.end() : end]}
     is_last = second[1] == b"payload" and text.endswith(b"}")
     return _Parts(text[: second.end()], parts[b"schema"], parts[b"payload"], is_last)
+
+
+def _is_end(text: bytes, at: int) -> bool:
+    """Return whether only the } of the text's object is left."""
+    return text[at:].strip(b" \t\r\n") == b"}"
 
 
 def _end_of_value(text: bytes, start: int) -> int | None:

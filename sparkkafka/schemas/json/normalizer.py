@@ -219,11 +219,11 @@ def _item_starts(data: Bytes) -> Flags:
 
 
 def takes_too_much(root: JsonNode, payload: bytes, value: Any, size: int) -> bool:
-    """Return whether the items of a value, of at most `size` bytes each, take too much memory as
-    columns for the length of its payload."""
+    """Return whether the objects and nulls in a value take too much memory as columns, compared
+    with the length of its payload. `size`: the most bytes that one of them takes."""
     length = len(payload)
     limit = min(ROW_BYTES + length * COLUMN_BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
-    # All objects and nulls of the text count as items, as in `may_take_too_much`.
+    # First a bound that is fast to compute: each { is an object at most, and each "nu" a null.
     if (payload.count(b"{") + payload.count(b"nu")) * size <= limit:
         return False
     return _items_size(root, value, limit) > limit
