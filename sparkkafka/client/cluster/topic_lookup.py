@@ -235,7 +235,7 @@ class MissingTopicsLookup:
 
     def look_up(self, topics: Iterable[str], deadline: Deadline) -> None:
         """Look up these topics, which have no assigned partition. Raises BrokerError for a topic
-        with an error that does not pass, such as an invalid name."""
+        with an invalid name, or that this user may not see."""
         names = sorted(topics)
         self._lookup_at_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
         if not names:
@@ -248,8 +248,12 @@ class MissingTopicsLookup:
             log.info("whether %s exist is not known: %s", some_topics(names), error)
             return
         for name, code in failed.items():
-            if not is_retriable(code):
+            if code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                 raise BrokerError(code, f"Metadata of topic {name}")
+            if not is_retriable(code):
+                # As in Java: a failure of one broker does not end a member that reads other topics.
+                failure = BrokerError(code, f"Metadata of topic {name}")
+                log.warning("group %s: %s; it is looked up again", self._group_id, failure)
         missing = [name for name in names if failed.get(name) == _UNKNOWN]
         if missing and self._creates and self._is_first:
             # A broker that creates a topic answers first that it does not exist.

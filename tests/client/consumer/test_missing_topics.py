@@ -20,9 +20,10 @@ from sparkkafka.config.client_settings import (
     parse_producer_settings,
 )
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import BrokerError, UnknownTopicError
+from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
+from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import log_values, settings, write
+from tests.client.support import log_values, open_cluster, settings, write
 
 WAIT_S = 20.0
 AUTO = {"allow.auto.create.topics": True}
@@ -120,6 +121,30 @@ def test_a_name_that_no_topic_can_have_is_an_error(
         source = subscribed(cluster, protocol, "t", "no topic!")
     with source, pytest.raises(BrokerError, match=r"INVALID_TOPIC_EXCEPTION .* no topic!"):
         poll_until(source, lambda: False)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_broker_s_own_failure_does_not_end_a_member(
+    fake_cluster_factory: Any,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    cluster = fake_cluster_factory(1, kafka_version="4.2")
+    cluster.create_topic("t", partitions=1)
+    write(cluster, "t", 3)
+    with open_cluster(cluster) as asking:
+        failure = asking.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]))
+    failure.topics[0].error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+    with subscribed(cluster, protocol, "t", "u") as source:
+        found = poll_until(source, lambda: bool(source.assignment()))
+        cluster.fault(lambda _: failure, api="Metadata", topic="u", times=None)
+        found += poll_until(source, lambda: "it is looked up again" in caplog.text)
+        write(cluster, "t", 1)
+        found += poll_until(source, lambda: source.position(TopicPartition("t", 0)) == 4)
+    assert len(found) == 4
+    assert "UNKNOWN_SERVER_ERROR from Metadata of topic u" in caplog.text
 
 
 def test_a_share_group_s_missing_topic_is_reported(

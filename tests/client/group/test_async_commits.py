@@ -104,7 +104,7 @@ def test_it_does_not_wait_and_callbacks_run_in_poll(filled: FakeCluster, member:
 def test_metadata_that_utf8_cannot_encode_is_refused(
     filled: FakeCluster, member: Consumer, asynchronous: bool
 ) -> None:
-    with pytest.raises(OptionError, match="the metadata beside offset 5 of t-0 .* UTF-8"):
+    with pytest.raises(OptionError, match=r"the metadata beside offset 5 of t-0 .* UTF-8"):
         member.commit({TP: OffsetAndMetadata(5, "\udcff")}, asynchronous=asynchronous)
     member.commit({TP: 6})
     assert committed(filled) == [6]
