@@ -7,7 +7,8 @@
                   properties that only the client library uses, or uses for something else
 
 A row of status USED names the dataclass field it fills ("client.request_timeout_ms"); the default
-is that field's, and stands nowhere else.
+is that field's, and stands nowhere else. The dataclass of SECURITY has its fields and defaults from
+these rows.
 
 Sources: Spark's `KafkaSourceProvider` for names, refusals and their first words; Kafka's
 `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs`, `SslConfigs`, `SaslConfigs` (4.1) for
@@ -72,8 +73,9 @@ class Option:
 
     `doc` is the meaning in the docs, or why the option is not used. `field` is "group.attribute":
     the attribute of the dataclass with this GROUP that the option fills, "client.client_id".
-    `default_text` is what the docs show in place of the field's default. A `secret` value is in no
-    message. `alias_of` is the name of the row that this is another name of, mostly librdkafka's.
+    `default` is that of a security option; other options have that of their field. `default_text`
+    is what the docs show in its place. A `secret` value is in no message. `alias_of` is the name of
+    the row that this is another name of, mostly librdkafka's.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Option:
     doc: str
     kind: Kind | None = None
     field: str | None = None
+    default: str = ""
     default_text: str | None = None
     secret: bool = False
     alias_of: str = ""
@@ -142,7 +145,7 @@ SECURITY: tuple[Option, ...] = (
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
         "Whether connections are encrypted (SSL) and authenticated (SASL): see "
         "[Security](docs/security.md). This setting and those below may contain references: "
-        "${env:NAME}, ${file:/path:key}, ${directory:/path:name}."),
+        "${env:NAME}, ${file:/path:key}, ${directory:/path:name}.", default="PLAINTEXT"),
     *_security_rows("ssl.truststore.location", "truststore_location", PATH,
         "File with the certificate authorities that are trusted to sign the brokers' "
         "certificates: PEM, PKCS#12 or JKS. It must exist on the driver and each executor.",
@@ -170,12 +173,14 @@ SECURITY: tuple[Option, ...] = (
     *_security_rows("ssl.endpoint.identification.algorithm", "identification", kinds.hostname_check,
         "https: a broker's certificate must contain the host name that the client connects to, "
         "from bootstrap.servers or from the broker's listener. Empty: names are not checked, so "
-        "any server with a certificate of a trusted authority can pose as a broker."),
+        "any server with a certificate of a trusted authority can pose as a broker.",
+        default="https"),
     *_security_rows("enable.ssl.certificate.verification", "verify", boolean,
         "librdkafka's name. false: every certificate is accepted, so anyone between client and "
-        "broker can read and change all data."),
+        "broker can read and change all data.", default="true"),
     *_security_rows("ssl.enabled.protocols", "enabled_protocols", kinds.tls_versions,
-        "Allowed TLS versions. Older versions in the list are ignored with a warning."),
+        "Allowed TLS versions. Older versions in the list are ignored with a warning.",
+        default="TLSv1.2,TLSv1.3"),
     *_security_rows("ssl.cipher.suites", "cipher_suites",
         Kind("a list of names, Java's or OpenSSL's", kinds.split_list),
         "Allowed cipher suites up to TLS 1.2. For TLS 1.3, OpenSSL chooses the cipher suites.",
@@ -242,11 +247,11 @@ SECURITY: tuple[Option, ...] = (
         "program renews.", secret=True),
     *_security_rows("sasl.oauthbearer.method", "oauth_method",
         one_of("oidc", "default", fold=str.lower),
-        "librdkafka's name. Both values have the same effect."),
+        "librdkafka's name. Both values have the same effect.", default="oidc"),
     *_security_rows("sasl.oauthbearer.grant.type", "oauth_grant_type",
         one_of("client_credentials", kinds.JWT_BEARER_GRANT),
         "librdkafka's name. The second value sends an assertion in place of client id and "
-        "secret."),
+        "secret.", default="client_credentials"),
     *_security_rows("sasl.oauthbearer.assertion.file", "assertion_file", PATH,
         "File with an assertion that another program creates and renews."),
     *_security_rows("sasl.oauthbearer.assertion.private.key.file", "assertion_key_file", PATH,
@@ -258,7 +263,8 @@ SECURITY: tuple[Option, ...] = (
         "Password of the private key that signs assertions, if it is encrypted.", secret=True),
     *_security_rows("sasl.oauthbearer.assertion.algorithm", "assertion_algorithm",
         one_of("RS256", "ES256"),
-        "How assertions are signed: RS256 with an RSA key, ES256 with a key on the curve P-256."),
+        "How assertions are signed: RS256 with an RSA key, ES256 with a key on the curve P-256.",
+        default="RS256"),
     *_security_rows("sasl.oauthbearer.assertion.template.file", "assertion_template_file", PATH,
         'JSON file with more fields of an assertion: `{"header": {…}, "payload": {…}}`.',
         also="sasl.oauthbearer.assertion.jwt.template.file"),
@@ -270,31 +276,33 @@ SECURITY: tuple[Option, ...] = (
         "The subject of assertions (claim sub)."),
     *_security_rows(
         "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
-        "How many seconds an assertion is valid."),
+        "How many seconds an assertion is valid.", default="300"),
     *_security_rows(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
         "The validity of an assertion starts this many seconds before its creation, to allow for "
-        "clock skew."),
+        "clock skew.", default="60"),
     *_security_rows(
         "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", boolean,
-        "Whether each assertion has an id (claim jti)."),
+        "Whether each assertion has an id (claim jti).", default="false"),
     *_security_rows("sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
         kinds.java_class(java.RETRIEVERS, f"see {LOGIN_CALLBACK_OPTION}"),
         "JwtBearerJwtRetriever: an assertion replaces client id and secret. The other classes "
         "are accepted and not needed."),
     *_security_rows("sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", boolean,
-        "Whether client id and secret are URL-encoded in the Authorization header."),
+        "Whether client id and secret are URL-encoded in the Authorization header.",
+        default="false"),
     *_security_rows("https.ca.location", "https_ca_location", PATH,
         "librdkafka's name: file with the certificate authorities that are trusted for the token "
         "endpoint. In sasl.jaas.config: ssl.truststore.location.",
         default_text="the system's authorities"),
     *_security_rows("sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", boolean,
         "Only in this package. true: a token endpoint on another machine may be http://, "
-        "although anyone on the network path can read the client secret and the token."),
+        "although anyone on the network path can read the client secret and the token.",
+        default="false"),
     *_security_rows("enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", boolean,
         "librdkafka's name. true: tokens without a signature are allowed, from unsecuredLogin… "
         "in sasl.jaas.config or from sasl.oauthbearer.config. Anyone can create such tokens: use "
-        "them only with test brokers."),
+        "them only with test brokers.", default="false"),
     *_security_rows("sasl.oauthbearer.config", "oauth_config",
         Kind("name=value name=value …", str.strip),
         "librdkafka's name: the content of an unsecured token, e.g. `principal=alice scope=a,b "
@@ -303,13 +311,14 @@ SECURITY: tuple[Option, ...] = (
         "The certificate authorities that are trusted for the token endpoint, as PEM text.",
         secret=True),
     *_security_rows("sasl.login.connect.timeout.ms", "login_connect_timeout_ms", integer(1),
-        "Maximum time to connect to the token endpoint."),
+        "Maximum time to connect to the token endpoint.", default="10000"),
     *_security_rows("sasl.login.read.timeout.ms", "login_read_timeout_ms", integer(1),
-        "Maximum wait for the token endpoint's response once connected."),
+        "Maximum wait for the token endpoint's response once connected.", default="10000"),
     *_security_rows("sasl.login.retry.backoff.ms", "login_retry_backoff_ms", integer(1),
-        "Wait before the first retry of a token request. It doubles with each retry."),
+        "Wait before the first retry of a token request. It doubles with each retry.",
+        default="100"),
     *_security_rows("sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", integer(1),
-        "Maximum wait between retries of a token request."),
+        "Maximum wait between retries of a token request.", default="10000"),
     *not_used(Status.UNNEEDED, _BOTH,
         "ssl.keymanager.algorithm ssl.secure.random.implementation ssl.trustmanager.algorithm",
         "Python's ssl module does this with OpenSSL"),

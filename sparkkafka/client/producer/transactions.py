@@ -80,8 +80,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
-DEFAULT_MAX_TIMEOUT_MS = 900_000
-"""A broker's transaction.max.timeout.ms if nobody changed it."""
 
 ABORT_TIMEOUT_MS = 10_000
 """How long a failed task tries to abort what it wrote."""
@@ -639,7 +637,7 @@ def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
             raise
         entries = {}
     entry = entries.get(MAX_TIMEOUT_CONFIG)
-    return int(entry.value) if entry and entry.value else DEFAULT_MAX_TIMEOUT_MS
+    return int(entry.value) if entry and entry.value else 900_000
 
 
 # --- the transactions of a Producer -------------------------------------------------------------

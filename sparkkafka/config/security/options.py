@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.config.kinds import BROKEN_TLS, Referable, split_list
@@ -30,74 +29,36 @@ from sparkkafka.secret import NO_SECRET, Secret
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
+_ROWS: Final = {
+    row.field.removeprefix("security."): row for row in SECURITY if row.field and not row.alias_of
+}
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SecurityOptions(references.WithReferences):
-    """security.*, ssl.* and sasl.* as the user set them; empty if not set."""
+# mypy cannot know the fields of such a class: their types are str and Secret.
+_TableFields: Any = dataclasses.make_dataclass(
+    "_TableFields",
+    [
+        *(
+            (field, Secret if row.secret else str, NO_SECRET if row.secret else row.default)
+            for field, row in _ROWS.items()
+        ),
+        ("names", tuple[tuple[str, str], ...], dataclasses.field(default=(), compare=False)),
+    ],
+    bases=(references.WithReferences,),
+    # Without a text, Python makes one of all fields, which takes 5 ms.
+    namespace={"__doc__": "The fields of SecurityOptions."},
+    frozen=True,
+    kw_only=True,
+    repr=False,
+)
+
+
+class SecurityOptions(_TableFields):  # type: ignore[misc]
+    """security.*, ssl.* and sasl.* as the user set them: a field for each row of SECURITY, with the
+    row's default if it is not set."""
 
     GROUP = "security"
     OPTION_NAMES = names_by_attribute(SECURITY, GROUP)
     URL_FIELDS = frozenset({"oauth_token_endpoint_url"})
-
-    protocol: str = "PLAINTEXT"
-    truststore_location: str = ""
-    truststore_certificates: Secret = NO_SECRET
-    truststore_password: Secret = NO_SECRET
-    keystore_location: str = ""
-    keystore_certificate_chain: Secret = NO_SECRET
-    keystore_key: Secret = NO_SECRET
-    keystore_password: Secret = NO_SECRET
-    certificate_location: str = ""
-    key_location: str = ""
-    key_password: Secret = NO_SECRET
-    identification: str = "https"
-    verify: str = "true"
-    enabled_protocols: str = "TLSv1.2,TLSv1.3"
-    cipher_suites: str = ""
-    crl_location: str = ""
-    mechanism: str = ""
-    jaas_config: Secret = NO_SECRET
-    username: str = ""
-    password: Secret = NO_SECRET
-    kerberos_service_name: str = ""
-    kerberos_keytab: str = ""
-    kerberos_principal: str = ""
-    login_callback: str | Callable[[], Any] = ""
-    client_callback: str = ""
-    login_class: str = ""
-    engine_factory: str = ""
-    oauth_token_endpoint_url: str = ""
-    oauth_client_id: str = ""
-    oauth_client_secret: Secret = NO_SECRET
-    oauth_scope: str = ""
-    oauth_extensions: str = ""
-    oauth_token: Secret = NO_SECRET
-    oauth_method: str = "oidc"
-    oauth_grant_type: str = "client_credentials"
-    oauth_retriever: str = ""
-    assertion_file: str = ""
-    assertion_algorithm: str = "RS256"
-    assertion_key_file: str = ""
-    assertion_key: Secret = NO_SECRET
-    assertion_passphrase: Secret = NO_SECRET
-    assertion_template_file: str = ""
-    assertion_aud: str = ""
-    assertion_iss: str = ""
-    assertion_sub: str = ""
-    assertion_exp_s: str = "300"
-    assertion_nbf_s: str = "60"
-    assertion_jti: str = "false"
-    oauth_header_urlencode: str = "false"
-    oauth_allow_http: str = "false"
-    oauth_unsecured: str = "false"
-    oauth_config: str = ""
-    https_ca_location: str = ""
-    https_ca_pem: Secret = NO_SECRET
-    login_connect_timeout_ms: str = "10000"
-    login_read_timeout_ms: str = "10000"
-    login_retry_backoff_ms: str = "100"
-    login_retry_backoff_max_ms: str = "10000"
-    names: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
 
 NO_SECURITY: Final = SecurityOptions()
@@ -242,7 +203,6 @@ def _resolve_values(options: SecurityOptions) -> references.ResolvedValues:
 
     Secrets and endpoints stay a Secret; sasl.jaas.config keeps its references for its own parser.
     """
-    kinds = {row.field: row.kind for row in SECURITY if row.field and not row.alias_of}
     values = references.ResolvedValues(options)
     for field in [field.name for field in dataclasses.fields(options)]:
         value = values[field] = getattr(options, field)
@@ -255,7 +215,7 @@ def _resolve_values(options: SecurityOptions) -> references.ResolvedValues:
         if isinstance(value, Secret) or field in options.URL_FIELDS:
             values[field] = text
             continue
-        kind = kinds[f"security.{field}"]
+        kind = _ROWS[field].kind
         # An empty value is not parsed, except that of the host name check, where it means none.
         if isinstance(kind, Referable) and (text or field == "identification"):
             try:
