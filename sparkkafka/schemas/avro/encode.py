@@ -425,7 +425,7 @@ class UnionEncoder(ValueEncoder):
             number, encoder = self._branches[0]
             return constant(zigzag_bytes(number)) + encoder.encode(array, row_of)
         null = self._null_branch or 0
-        dtype: Any = np.int8 if max(self._branches)[0] < 64 else np.int32
+        dtype: Any = np.int8 if max(null, max(self._branches)[0]) < 64 else np.int32
         numbers: NDArray[Any] = np.full(len(array), null, dtype)
         written: list[ByteColumn] = []
         for (number, encoder), column, mask in zip(self._branches, columns, masks, strict=True):

@@ -379,6 +379,16 @@ def test_what_stands_under_nulls_of_a_union_is_not_written(kind: pa.DataType) ->
     assert rows[1]["x"] is not None
 
 
+@pytest.mark.parametrize("branches", [64, 65, 128, 129, 300])
+def test_unions_with_many_branches(branches: int) -> None:
+    records = [record(("a", "int"), name=f"R{n}") for n in range(branches - 2)]
+    rows = [{"x": 5}, {"x": None}]
+    for union in (["long", *records, "null"], ["null", *records, "long"]):
+        definition = record(("x", union))
+        expected = [written(definition, row) for row in rows]
+        assert encode(definition, rows, pa.struct([("x", pa.int64())])) == expected
+
+
 def test_nothing() -> None:
     for kind, definition in [(pa.int32(), "int"), (pa.struct([]), record())]:
         assert encode(definition, [], kind) == []
