@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -130,9 +131,12 @@ def as_texts(values: pa.Array) -> pa.Array:
 
 
 def is_utf8(texts: pa.Array) -> Flags:
-    """Return for each value of a binary array whether it is UTF-8. Values that are not ASCII are
-    checked one by one, so this is called only after a cast of the whole array has failed."""
+    """Return for each value of a binary array whether it is UTF-8. Unless all are, those that are
+    not ASCII are checked one by one."""
     flags = np.ones(len(texts), np.bool_)
+    with suppress(pa.ArrowInvalid):
+        as_texts(texts)
+        return flags
     data, offsets = content_of(texts)
     others = np.flatnonzero(data >= 0x80)
     indexes = np.searchsorted(others, offsets)

@@ -19,6 +19,10 @@ MAX_REASON: Final = 1000
 MAX_REASONS: Final = 8 << 20
 """The most characters of all reasons that one call returns."""
 
+MAX_OWN_REASONS: Final = 200
+"""How many bad rows that are decoded together get a reason with their own figures, each of which
+takes as long as decoding ten rows. The others get a common reason."""
+
 MAX_FIELDS: Final = 20_000
 """The most fields of a column's type, at all levels."""
 MAX_LEVELS: Final = 60

@@ -31,7 +31,7 @@ from sparkkafka.protocol.records.varint_columns import (
     words_at,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.schema_errors import OTHER_REASON, cut, label
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON, cut, label
 from sparkkafka.schemas.values import COLUMN_BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
 
 INACTIVE: Final = 1 << 62
@@ -43,10 +43,6 @@ _PADDING: Final = 32
 _FREE_ITEMS: Final = 64
 """How many free items (items that have no bytes: nulls) a payload may have, besides one for each of
 its bytes. Without a limit, a payload of a few bytes could allocate any amount of memory."""
-
-_MAX_TEXTS: Final = 200
-"""How many bad rows of a chunk get a reason with their own figures, each of which takes as long as
-decoding ten rows. The others get a common reason."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
 LONG_VARINT: Final = "a number of more than 64 bits"
@@ -106,7 +102,7 @@ class Chunk:
     def fail(self, rows: Ints, path: str, reason: Reason) -> None:
         """Mark rows as bad. `reason` may be a function of the index in `rows`."""
         self.failures += 1
-        few = max(0, _MAX_TEXTS - np.count_nonzero(self.is_bad))
+        few = max(0, MAX_OWN_REASONS - np.count_nonzero(self.is_bad))
         new = np.flatnonzero(~self.is_bad[rows])
         self.is_bad[rows] = True
         bad = rows[new]

@@ -43,6 +43,7 @@ from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
 from sparkkafka.schemas.json.uniform_objects import read_uniform
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64
@@ -175,11 +176,13 @@ class _Batch:
 
     def run(self) -> Decoded:
         """Decode all payloads, and return their values, the reasons of bad rows, and the rests."""
-        is_read = self._read_uniform()
-        if not is_read.any():
+        is_done = self._read_uniform()
+        if not is_done.all():
+            self._refuse_no_json(is_done)
+        if not is_done.any():
             self._read()
-        elif not is_read.all():
-            self._read_part(self._decoder, np.flatnonzero(~is_read), self._separations_left)
+        elif not is_done.all():
+            self._read_part(self._decoder, np.flatnonzero(~is_done), self._separations_left)
         rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
         reasons = dict(zip(rows, self._reasons.values(), strict=True))
         rest = self._rest_texts() if self._decoder.with_rest else None
@@ -222,6 +225,35 @@ class _Batch:
         if not is_read.any():
             decoder.batches_until_uniform = UNIFORM_RETRY_BATCHES
         return is_read
+
+    def _refuse_no_json(self, is_done: Flags) -> None:
+        """Make those of the other rows bad, and done, whose texts cannot be JSON of the root's
+        type, except for the first MAX_OWN_REASONS, which are parsed to find out why. The parser's
+        error takes several times as long as reading a good text."""
+        if len(is_done) <= MAX_OWN_REASONS:
+            return
+        for reason, find in (
+            ("is not a JSON object: it does not begin with { and end with }", self._is_no_object),
+            ("is not UTF-8, which JSON must be", lambda: ~arrays.is_utf8(self._texts)),
+        ):
+            refused = np.flatnonzero(find() & ~is_done)[MAX_OWN_REASONS:]
+            self._reasons |= dict.fromkeys(refused.tolist(), f"the value {reason}")
+            is_done[refused] = True
+
+    def _is_no_object(self) -> Flags:
+        """Return which texts can be neither an object nor null, by their first and last bytes, if
+        the root is an object. White space, and in front a byte order mark, may surround these."""
+        if self._decoder.root.kind not in (JsonKind.STRUCT, JsonKind.MAP):
+            return np.zeros(len(self._texts), np.bool_)
+        data = self.data if len(self.data) else np.zeros(1, np.uint8)
+        starts, last = self._offsets[:-1], self._offsets[1:] - 1
+        is_empty = last < starts
+        for _ in range(2):  # the end of a line, or the space behind a comma in a text that is cut
+            last = np.maximum(last - (data.take(last, mode="clip") <= ord(" ")), starts)
+        can_begin = np.isin(data.take(starts, mode="clip"), list(b"{n\xef \t\r\n"))
+        can_end = np.isin(data.take(last, mode="clip"), list(b"}l \t\r\n"))
+        flags: Flags = is_empty | ~can_begin | ~can_end
+        return flags
 
     def _read_part(self, decoder: JsonDecoder, rows: Ints, separations_left: int) -> None:
         """Read only these rows, as a batch of their own."""
@@ -309,10 +341,7 @@ class _Batch:
         doubtful = np.ones(len(texts), np.bool_)
         if len(full):
             doubtful[full] = _is_doubtful(data, offsets[full], offsets[full + 1])
-            try:
-                arrays.as_texts(texts)  # the reader does not check UTF-8
-            except pa.ArrowInvalid:
-                doubtful |= ~arrays.is_utf8(texts)
+            doubtful |= ~arrays.is_utf8(texts)  # the reader does not check it
             if size := self._decoder.normalizer.item_bytes:
                 doubtful |= may_take_too_much(
                     self.data, self._offsets[:-1], self._offsets[1:], size
@@ -655,10 +684,7 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
     if data.min(initial=255) < ord(" "):
         controls = np.flatnonzero(data < ord(" "))
         flags[np.searchsorted(offsets, controls, "right") - 1] = True
-    try:
-        arrays.as_texts(keys)
-    except pa.ArrowInvalid:
-        flags |= ~arrays.is_utf8(keys)
+    flags |= ~arrays.is_utf8(keys)
     flags[arrays.repeated_keys(keys, np.bincount(maps))] = True
     return flags
 

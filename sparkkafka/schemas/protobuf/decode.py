@@ -534,13 +534,8 @@ class _MessageColumns:
             at, size = _bytes_of(tokens)
             order = np.argsort(at)
             texts = gather(self.data.buffer, at[order], size[order])
-            try:
-                as_texts(texts)
-            except pa.ArrowInvalid:
-                messages: Any = tokens.messages
-                repeated &= self._is_among(messages[order[~is_utf8(texts)]])
-            else:
-                return
+            messages: Any = tokens.messages
+            repeated &= self._is_among(messages[order[~is_utf8(texts)]])
         self.state.needs_runtime[self.rows[repeated]] = True
 
     def _add_bad_values(self, field: ProtobufField, rows: Ints, reasons: dict[int, str]) -> None:

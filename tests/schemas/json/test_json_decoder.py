@@ -531,6 +531,28 @@ def test_a_good_row_among_others(payload: bytes, value: Any) -> None:
     assert read.values[100].as_py() == value
 
 
+def test_many_texts_that_cannot_be_json() -> None:
+    """All are bad, but only the first ones are parsed for their reasons."""
+    kind = pa.struct([("id", pa.int64())])
+    others = [b'{"id":1}', b" null ", b'\xef\xbb\xbf{"id":2}', b'{"id":3}\r\n', b'\t {"id":4}   ']
+    for bad, reason, common in (
+        (b"", "is empty, which is not JSON", "does not begin with {"),
+        (b'{"id":1, ', "is not JSON: ", "does not begin with {"),
+        (b"\x00\x01\x02", "is not JSON: ", "does not begin with {"),
+        (b"[1]", "is an array, not an object", "does not begin with {"),
+        (b'{"id":"\xe9"}', "is not UTF-8 (at byte 7)", "is not UTF-8, which JSON must be"),
+    ):
+        read = run(kind, *[bad] * 150, *others, *[bad] * 150, *others, None)
+        good = [*range(150, 155), *range(305, 310)]
+        assert read.bad_rows.tolist() == [row for row in range(310) if row not in good]
+        values = [{"id": 1}, None, {"id": 2}, {"id": 3}, {"id": 4}]
+        assert read.values.take(pa.array(good)).to_pylist() == values * 2
+        assert all(reason in text for text in read.reasons[:200])
+        assert all(common in text for text in read.reasons[200:])
+        only = run(pa.list_(pa.int64()), *[b"[1]"] * 300)
+        assert not len(only.bad_rows)
+
+
 def test_texts_that_only_together_would_be_json() -> None:
     """Two halves of an object in two rows, and two objects in one: the count is right."""
     kind = pa.struct([("id", pa.int64())])
