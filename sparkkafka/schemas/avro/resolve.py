@@ -225,11 +225,31 @@ class DecoderCompiler:
     ) -> ValueDecoder:
         """Compile a record as the struct `target`, which may lack fields of the reader's."""
         count_steps(len(writer.fields) + len(reader.fields))
+        read, defaults = self._match_fields(writer, reader, target, path)
+        steps: list[tuple[ValueDecoder, int] | Skipper] = []
+        skippers: list[Skipper] = []
+        for source in writer.fields:
+            if source.name in read:
+                field, index = read[source.name]
+                field_type, field_path = target.field(index).type, child_path(path, field.name)
+                decoder = self.compile(source.node, field.node, field_type, field_path)
+                steps.append((decoder, index))
+                skippers.append(decoder.skipper)
+            else:
+                skippers.append(skipper_of(source.node, child_path(path, source.name)))
+                steps.append(skippers[-1])
+        return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
+
+    def _match_fields(
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
+    ) -> tuple[dict[str, tuple[AvroField, int]], dict[int, pa.Array]]:
+        """Return what fills the fields of `target`: the reader's field and the index in `target` by
+        the name of the writer's field that is read, and by index the defaults of fields that the
+        writer does not have. Raises SchemaError."""
         written = {field.name for field in writer.fields}
         # An alias applies only to a field of the writer that no field of the reader is named after.
         aliased = written - {field.name for field in reader.fields}
         indexes = {field.name: index for index, field in enumerate(target)}
-        # The writer's fields that are read: name -> (the reader's field, its index in `target`).
         read: dict[str, tuple[AvroField, int]] = {}
         defaults: dict[int, pa.Array] = {}
         for field in reader.fields:
@@ -254,23 +274,7 @@ class DecoderCompiler:
                         f"{source!r}"
                     )
                 read[source] = field, index
-        steps: list[tuple[ValueDecoder, int] | Skipper] = []
-        skippers: list[Skipper] = []
-        for written_field in writer.fields:
-            if written_field.name in read:
-                field, index = read[written_field.name]
-                field_type = target.field(index).type
-                decoder = self.compile(
-                    written_field.node, field.node, field_type, child_path(path, field.name)
-                )
-                steps.append((decoder, index))
-                skippers.append(decoder.skipper)
-            else:
-                skippers.append(
-                    skipper_of(written_field.node, child_path(path, written_field.name))
-                )
-                steps.append(skippers[-1])
-        return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
+        return read, defaults
 
     def _decode_default(self, field: AvroField, field_type: pa.DataType, path: str) -> pa.Array:
         """Return the default of a field as an array of one value, of the Arrow type

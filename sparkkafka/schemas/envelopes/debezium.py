@@ -399,6 +399,7 @@ def _lists_of_names(flags_by_name: dict[str, Flags], count: int) -> pa.Array:
         return pa.nulls(count, _UNAVAILABLE_TYPE)
     table = np.stack(list(flags_by_name.values()), axis=1)
     counts = table.sum(axis=1)
+    # pa.array would import pandas, which no task needs.
     names = pa.concat_arrays([_texts({name: np.ones(1, np.bool_)}, 1) for name in flags_by_name])
     items = names.take(from_numpy(np.nonzero(table)[1].astype(np.int64)))
     buffers = [validity(counts > 0), pa.py_buffer(offsets_of(counts, np.int32))]

@@ -32,23 +32,40 @@ def cut_long_strings(texts: pa.Array) -> tuple[pa.Array, pa.Array] | None:
     texts: binary, contiguous, without nulls. Any bytes are allowed: what is cut from a text that
     is not JSON leaves one that is not JSON either."""
     offsets = blob_offsets(texts).astype(np.int64)
-    buffer = texts.buffers()[2]
-    if offsets[-1] - offsets[0] < len(texts) * MIN_LONG_BYTES:
+    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    if len(data) < len(texts) * MIN_LONG_BYTES or not _is_mostly_long(data[:_SAMPLE_BYTES]):
         return None
-    data = np.frombuffer(buffer, np.uint8)[: offsets[-1]]
-    begin = int(offsets[0])
-    sample = data[begin : begin + _SAMPLE_BYTES]
-    gaps = np.diff(np.flatnonzero(sample == ord('"')), append=len(sample))
-    if gaps[gaps >= MIN_LONG_BYTES].sum() < len(sample) // 2:
-        return None
-    data = data[begin:]
     # Control characters are invalid in strings, and escapes must be decoded.
     if data.min() < ord(" ") or (data == ord("\\")).any():
         return None
-    opens, closes = _long_strings(data, offsets - begin)
+    opens, closes = _long_strings(data, offsets)
     if not 0 < len(opens) < 1 << 4 * _DIGITS:  # a digit of a mark has four bits of the number
         return None
+    short = _put_marks(data, opens, closes)
+    if short is None:
+        return None
     lengths = closes - opens
+    removed = offsets_of(lengths - _MARK_BYTES)
+    short_offsets = offsets - removed[np.searchsorted(closes, offsets, "right")]
+    try:
+        strings = as_texts(gather(pa.py_buffer(data), opens, lengths))
+    except pa.ArrowInvalid:
+        return None
+    buffers = [None, pa.py_buffer(short_offsets.astype(np.int32)), pa.py_buffer(short)]
+    return pa.Array.from_buffers(pa.binary(), len(texts), buffers), strings
+
+
+def _is_mostly_long(sample: Bytes) -> bool:
+    """Return whether at least half of these bytes are in long strings, or between them: in gaps
+    without a quote."""
+    gaps = np.diff(np.flatnonzero(sample == ord('"')), append=len(sample))
+    return bool(gaps[gaps >= MIN_LONG_BYTES].sum() >= len(sample) // 2)
+
+
+def _put_marks(data: Bytes, opens: Ints, closes: Ints) -> Bytes | None:
+    """Return the bytes with a mark instead of each string from `opens` to `closes`; None if they
+    have _MARK already."""
     # Of each string its first bytes are kept, which the mark replaces: a space for now, which
     # becomes _MARK at the end, and the digits of the string's number.
     kept_from = np.append(0, closes)
@@ -63,14 +80,7 @@ def cut_long_strings(texts: pa.Array) -> tuple[pa.Array, pa.Array] | None:
     if len(positions(short, _MARK)):
         return None
     short[marks] = _MARK
-    removed = offsets_of(lengths - _MARK_BYTES)
-    short_offsets = offsets - begin - removed[np.searchsorted(closes, offsets - begin, "right")]
-    try:
-        strings = as_texts(gather(pa.py_buffer(data), opens, lengths))
-    except pa.ArrowInvalid:
-        return None
-    buffers = [None, pa.py_buffer(short_offsets.astype(np.int32)), pa.py_buffer(short)]
-    return pa.Array.from_buffers(pa.binary(), len(texts), buffers), strings
+    return short
 
 
 def _long_strings(data: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
