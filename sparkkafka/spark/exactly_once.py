@@ -140,27 +140,7 @@ def commit_batch(
                 "(rows of these batches are then duplicated)"
             )
         elif last_decision is not None and last_decision.batch_id == batch_id:
-            # An earlier start of the query has decided this batch: the rows of this attempt must
-            # never become visible.
-            decided = _decided_transactions(names, last_decision)
-            undecided = [reported[tid] for tid in reported if tid not in decided]
-            end_transactions(cluster, undecided, commit=False)
-            _commit_decided(cluster, names, last_decision, options.fail_on_data_loss)
-            _abort_other_attempts(
-                cluster,
-                names,
-                reports,
-                all_runs=True,
-                last_decision=last_decision,
-                committed=decided,
-            )
-            return CommitOutcome(
-                f"batch {batch_id} was decided by an earlier start of the query (run "
-                f"{last_decision.run}): {len(last_decision.transactions)} transactions of it "
-                "committed, rows written this time left out",
-                committed=len(last_decision.transactions),
-                aborted=len(undecided),
-            )
+            return _finish_decided(cluster, options, reports, reported, last_decision)
         check_transactions_open(cluster, reported, reports)
         decision = Decision(
             query_id=query_id,
@@ -189,6 +169,32 @@ def commit_batch(
         )
         text = f"batch {batch_id}: {len(reported)} transactions committed"
         return CommitOutcome(text, committed=len(reported), visible=True)
+
+
+def _finish_decided(
+    cluster: Cluster,
+    options: WriteOptions,
+    reports: Sequence[TaskReport],
+    reported: Mapping[str, Transaction],
+    decision: Decision,
+) -> CommitOutcome:
+    """Commit a batch that an earlier start of the query has decided, and abort the transactions of
+    this attempt (`reported`): their rows must never become visible."""
+    names = reports[0].names
+    decided = _decided_transactions(names, decision)
+    undecided = [reported[tid] for tid in reported if tid not in decided]
+    end_transactions(cluster, undecided, commit=False)
+    _commit_decided(cluster, names, decision, options.fail_on_data_loss)
+    _abort_other_attempts(
+        cluster, names, reports, all_runs=True, last_decision=decision, committed=decided
+    )
+    return CommitOutcome(
+        f"batch {decision.batch_id} was decided by an earlier start of the query (run "
+        f"{decision.run}): {len(decision.transactions)} transactions of it committed, rows written "
+        "this time left out",
+        committed=len(decision.transactions),
+        aborted=len(undecided),
+    )
 
 
 def abort_batch(

@@ -159,11 +159,11 @@ class QuotaAdmin(AdminCalls):
             raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
         arguments.checked_flag(quota_filter.strict, "strict")
         example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
-        component_type = ClientQuotaFilterComponent
-        for component in arguments.checked_list(
-            quota_filter.components, component_type, "components", example
-        ):
-            if not isinstance(component, component_type):
+        components = arguments.checked_list(
+            quota_filter.components, ClientQuotaFilterComponent, "components", example
+        )
+        for component in components:
+            if not isinstance(component, ClientQuotaFilterComponent):
                 raise OptionError(
                     f"components is a list such as [{example}], got {component!r} in it"
                 )
@@ -177,7 +177,7 @@ class QuotaAdmin(AdminCalls):
                 messages.QuotaComponent(
                     entity_type=row.entity_type, match_type=row.match_type, match=row.match
                 )
-                for row in quota_filter.components
+                for row in components
             ],
             strict=quota_filter.strict,
         )

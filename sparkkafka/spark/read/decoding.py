@@ -154,19 +154,13 @@ class TaskDecoder:
         causes_by_row = _causes_by_row(decoded)
         if causes_by_row:
             row, causes = next(iter(causes_by_row.items()))
-            first_bad = (
-                f"topic {tp.topic} partition {tp.partition} offset {int(records.offsets[row])}"
-                f"{causes[0][1].writer.note}: {reason_of(causes)}"
-            )
-            self._first_bad = self._first_bad or first_bad
+            text = f"topic {tp.topic} partition {tp.partition} offset {int(records.offsets[row])}"
+            text += f"{causes[0][1].writer.note}: {reason_of(causes)}"
+            self._first_bad = self._first_bad or text
             if formats.on_bad_record == kinds.FAIL:
                 name, cause = causes[0]
-                raw = payloads_by_column[name][row].as_py() or b""
-                raise BadRecordError(
-                    f"{first_bad}{self._other_subjects_hint(cause.writer, decoders[name].plan)}. "
-                    f"The {name} has {len(raw)} bytes. To continue without an error, set "
-                    "onBadRecord=null, column or deadLetter; the last two keep the bytes"
-                )
+                text += self._other_subjects_hint(cause.writer, decoders[name].plan)
+                raise _bad_record_error(text, name, payloads_by_column[name][row])
         columns = {name: column.values for name, column in decoded.items()}
         if self._on_driver and any(map(has_null_items, columns.values())):
             raise LeftToTaskError(
@@ -258,6 +252,14 @@ def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
         for cause in decoded[name].bad:
             causes_by_row.setdefault(cause.row, []).append((name, cause))
     return dict(sorted(causes_by_row.items()))
+
+
+def _bad_record_error(text: str, column: str, payload: pa.Scalar) -> BadRecordError:
+    """Return the error of onBadRecord=fail. `text`: where the record is, and why it is bad."""
+    return BadRecordError(
+        f"{text}. The {column} has {len(payload.as_py() or b'')} bytes. To continue without an "
+        "error, set onBadRecord=null, column or deadLetter; the last two keep the bytes"
+    )
 
 
 def reason_of(causes: Causes) -> str:
