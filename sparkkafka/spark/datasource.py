@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from sparkkafka.config.options import (
+    ReadOptions,
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
@@ -26,7 +27,6 @@ from sparkkafka.spark.delegation_tokens import with_token
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from sparkkafka.config.options import ReadOptions
     from sparkkafka.spark.read.reader import KafkaBatchReader
     from sparkkafka.spark.schema import ReadColumn
     from sparkkafka.spark.stream.reader import KafkaStreamReader

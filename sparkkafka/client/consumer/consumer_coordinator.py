@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sparkkafka import errors
 from sparkkafka.client.arguments import checked_names
@@ -31,7 +31,7 @@ from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_committed,
 )
-from sparkkafka.client.group.membership import RebalanceHooks
+from sparkkafka.client.group.membership import GroupMember, RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import (
     OffsetAndMetadata,
@@ -42,9 +42,6 @@ from sparkkafka.client.values import (
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages import ConsumerGroupHeartbeatRequest
-
-if TYPE_CHECKING:
-    from sparkkafka.client.group.membership import GroupMember
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sparkkafka.protocol.wire.schema import release_number, releases
+from sparkkafka.protocol.wire.schema import Request, release_number, releases
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import *  # noqa: F403
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sparkkafka.protocol.messages.metadata import *  # noqa: F403
     from sparkkafka.protocol.messages.share_groups import *  # noqa: F403
     from sparkkafka.protocol.messages.transactions import *  # noqa: F403
-    from sparkkafka.protocol.wire.schema import Request
 
     REQUESTS: Mapping[int, type[Request[Any]]]
 

@@ -27,6 +27,7 @@ from sparkkafka.protocol.columns.columns import (
 from sparkkafka.protocol.records.arrow import binary_array, filtered_positions, from_numpy
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.column import BadRow, ColumnDecoder, ColumnPlan, DecodedColumn, in_pieces
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.schema_errors import MAX_REASON
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
@@ -35,7 +36,6 @@ from sparkkafka.spark.read.change_columns import table_columns
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
-    from sparkkafka.schemas.framings import WriterId
     from sparkkafka.spark.read.dead_letters import DeadLetters
 
 log = logging.getLogger(__name__)

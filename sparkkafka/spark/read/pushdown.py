@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     IsNull,
     LessThan,
@@ -52,7 +53,6 @@ from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition
 
 log = logging.getLogger(__name__)
 

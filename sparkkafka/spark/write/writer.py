@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 
 from sparkkafka import errors
 from sparkkafka.client.arguments import InputColumns, find_columns
+from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.kinds import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.config.parsed_options import warn
@@ -38,7 +39,6 @@ from sparkkafka.spark.write.commit_message import KafkaCommitMessage, report_wri
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
     from sparkkafka.spark.write.change_records import ChangeRecords
 
