@@ -303,24 +303,31 @@ def _drive(
             try:
                 retry.after(failures[pending[0]])  # waits; any of the failures can be the reason
             except KafkaTimeoutError as timeout:
-                # An unknown topic is a better reason than too little time for a last attempt.
-                unknown = {
-                    item: _as_unknown_topic_error(error)
-                    for item, error in failures.items()
-                    if item in pending and _is_unknown_topic(error)
-                }
+                left = {item: failures[item] for item in pending}
                 if all_or_nothing:
-                    raise next(iter(unknown.values()), timeout) from timeout.__cause__
-                results |= unknown
-                for item in pending:
-                    if item not in results:
-                        results[item] = error = KafkaTimeoutError(
-                            f"{what}: gave up after {deadline.text}; the last failure of "
-                            f"{handler.name(item)}: {failures[item]}"
-                        )
-                        error.__cause__ = failures[item]
+                    unknown = filter(_is_unknown_topic, left.values())
+                    raise next(map(_as_unknown_topic_error, unknown), timeout) from (
+                        timeout.__cause__
+                    )
+                for item, failure in left.items():
+                    results[item] = _timeout_error(handler, item, failure, what, deadline)
                 break
     return {item: results[item] for item in all_items}
+
+
+def _timeout_error(
+    handler: ApiHandler[K, V], item: K, failure: KafkaError, what: str, deadline: Deadline
+) -> KafkaError:
+    """Return the error of an item that has failed until the deadline."""
+    # A better reason than too little time for a last attempt.
+    if _is_unknown_topic(failure):
+        return _as_unknown_topic_error(failure)
+    error = KafkaTimeoutError(
+        f"{what}: gave up after {deadline.text}; the last failure of {handler.name(item)}: "
+        f"{failure}"
+    )
+    error.__cause__ = failure
+    return error
 
 
 class _Attempt(Generic[K, V]):
