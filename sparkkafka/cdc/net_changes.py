@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
+    DataType,
     DateType,
     DoubleType,
     FloatType,
@@ -43,10 +43,6 @@ from pyspark.sql.types import (
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.envelopes.debezium import CHANGE, ROW, TOMBSTONE, TRUNCATE
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 POSITION = "_position"
 DELETED = "_sparkkafka_deleted"
@@ -254,19 +250,8 @@ class Changes:
             .withColumn("row", F.when(~deleted_by_tombstone, F.col("last.row")))
         )
         if filled:
-            # If a row was deleted and inserted again, values from before the delete do not count.
-            last_delete = F.coalesce("last_delete", F.lit(""))
-            earlier = F.filter("earlier", lambda change: change["sequence"] > last_delete)
-            earlier = F.array_sort(
-                earlier,
-                lambda left, right: (
-                    F.when(left["sequence"] > right["sequence"], -1)
-                    .when(left["sequence"] < right["sequence"], 1)
-                    .otherwise(0)
-                ),
-            )
             lacks = ~deleted_by_tombstone & (F.size("last.unsent") > 0)
-            net = net.withColumn("earlier", F.when(lacks, earlier))
+            net = net.withColumn("earlier", F.when(lacks, _since_last_delete()))
         found, values = [], {}
         for name in filled:
             having = F.get(F.filter("earlier", _sent(name)), F.lit(0))
@@ -441,7 +426,7 @@ class Changes:
         With `split`, a record that changes the key (`moves`) becomes two: the delete of the old key
         and the insert of the new one. The names of the columns do not depend on the row's columns.
         """
-        kind, of_key = F.col("kind"), _fields(self.df, "key")
+        kind = F.col("kind")
         times = [
             F.timestamp_millis(column_at(CHANGE, *path, "ts_ms"))
             for path in (("source",), ())
@@ -451,35 +436,65 @@ class Changes:
             "row": F.struct(*map(column_at, self.values)),
             CHANGE: F.col(CHANGE),
             "time": F.coalesce(*times, "change.timestamp"),
-        } | {name: column_at(CHANGE, name) for name in _FIELDS}
-        splits = set(self.keys) <= set(_fields(self.df, "old_key"))
+            **{name: column_at(CHANGE, name) for name in _FIELDS},
+            **self._keys_of_records(),
+        }
+        events = self.df.select(*(column.alias(name) for name, column in columns.items()))
+        if split and self._has_old_keys:
+            events = self._split_moves(events)
+        deleted = (kind == TOMBSTONE) | (kind == ROW) & F.coalesce(F.col("op") == "d", F.lit(False))
+        flags = {
+            "deleted": deleted,
+            "started": deleted | F.coalesce(F.col("op").isin("c", "r"), F.lit(False)),
+            "unsent": F.coalesce("unavailable", F.array().cast("array<string>")),
+        }
+        # If a tombstone's key lacks these columns, the delete before it has them.
+        unknown = (kind == TOMBSTONE) & F.col(self._key_names[0]).isNull()
+        return events.withColumns(self._checked_keys() | flags).where(~unknown)
+
+    @property
+    def _has_old_keys(self) -> bool:
+        """Whether records have the key before the change, so that it is known if it changes."""
+        return set(self.keys) <= set(_fields(self.df, "old_key"))
+
+    def _keys_of_records(self) -> dict[str, Column]:
+        """Return the key's columns (those of the record's key, or of its row), the columns
+        `old_key…` of the key before the change, if records have it, and `moves`."""
+        columns = {}
         moves = F.lit(False)
         for key, name in zip(self._key_names, self.keys, strict=True):
-            sent = [column_at(CHANGE, "key", name).cast(self.type(name))] if name in of_key else []
-            columns[key] = F.coalesce(*sent, column_at(name))
-            if splits:
-                sent = [column_at(CHANGE, "old_key", name).cast(self.type(name)), *sent]
-                old_key = columns[f"old_{key}"] = F.coalesce(*sent, column_at(name))
-                moves |= ~old_key.eqNullSafe(columns[key])  # keys=[…] may be part of the key
-        if splits:
+            sources = [column_at(name)]
+            if name in _fields(self.df, "key"):
+                sources.insert(0, column_at(CHANGE, "key", name).cast(self.type(name)))
+            columns[key] = F.coalesce(*sources)
+            if self._has_old_keys:
+                sources.insert(0, column_at(CHANGE, "old_key", name).cast(self.type(name)))
+                columns[f"old_{key}"] = F.coalesce(*sources)
+                # keys=[…] may be a part of the key, which need not change.
+                moves |= ~columns[f"old_{key}"].eqNullSafe(columns[key])
+        if self._has_old_keys:
             moves &= (F.col("change.kind") == ROW) & F.col("change.old_key").isNotNull()
-        columns["moves"] = moves
-        events = self.df.select(*(column.alias(name) for name, column in columns.items()))
-        if splits and split:
-            # A change that moves becomes two rows, whose column is_old is true and false.
-            two_rows, one_row = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
-            is_old = F.explode(F.when(F.col("moves"), two_rows).otherwise(one_row))
-            events = events.select("*", is_old.alias("is_old"))
-            delete = F.col(CHANGE).withField("op", F.lit("d"))
-            delete = delete.withField("key", F.col("change.old_key"))
-            old = {key: F.col(f"old_{key}") for key in self._key_names}
-            old |= {"op": F.lit("d"), CHANGE: delete}
-            events = events.withColumns(
-                {
-                    name: F.when(F.col("is_old"), value).otherwise(F.col(name))
-                    for name, value in old.items()
-                }
-            )
+        return columns | {"moves": moves}
+
+    def _split_moves(self, events: DataFrame) -> DataFrame:
+        """Make two rows of each change that moves: the delete of the old key, with `is_old` true,
+        and the insert of the new one."""
+        two_rows, one_row = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
+        is_old = F.explode(F.when(F.col("moves"), two_rows).otherwise(one_row))
+        delete = F.col(CHANGE).withField("op", F.lit("d"))
+        delete = delete.withField("key", F.col("change.old_key"))
+        old = {key: F.col(f"old_{key}") for key in self._key_names}
+        old |= {"op": F.lit("d"), CHANGE: delete}
+        return events.select("*", is_old.alias("is_old")).withColumns(
+            {
+                name: F.when(F.col("is_old"), value).otherwise(F.col(name))
+                for name, value in old.items()
+            }
+        )
+
+    def _checked_keys(self) -> dict[str, Column]:
+        """Return the key's columns, null for truncates. The query fails for a row without a key."""
+        kind = F.col("kind")
         no_key = F.raise_error(
             F.format_string(
                 "The change in partition %d at offset %d has no value, or NaN, for the key "
@@ -495,15 +510,7 @@ class Changes:
                 value = F.when(~F.isnan(value), value)
             row = F.when(kind == ROW, F.coalesce(value, no_key))
             keys[key] = row.when(kind == TOMBSTONE, value)
-        deleted = (kind == TOMBSTONE) | (kind == ROW) & F.coalesce(F.col("op") == "d", F.lit(False))
-        flags = {
-            "deleted": deleted,
-            "started": deleted | F.coalesce(F.col("op").isin("c", "r"), F.lit(False)),
-            "unsent": F.coalesce("unavailable", F.array().cast("array<string>")),
-        }
-        # If a tombstone's key lacks these columns, the delete before it has them.
-        unknown = (kind == TOMBSTONE) & F.col(self._key_names[0]).isNull()
-        return events.withColumns(keys | flags).where(~unknown)
+        return keys
 
 
 _FIELDS = {
@@ -524,6 +531,20 @@ def _column_list(names: Iterable[str]) -> str:
 
 def _sent(name: str) -> Callable[[Column], Column]:
     return lambda change: ~F.array_contains(change["unsent"], name)
+
+
+def _since_last_delete() -> Column:
+    """Return those changes of `earlier` that are after the `last_delete` of the row, the newest
+    first. If a row was deleted and inserted again, values from before the delete do not count."""
+    last_delete = F.coalesce("last_delete", F.lit(""))
+    return F.array_sort(
+        F.filter("earlier", lambda change: change["sequence"] > last_delete),
+        lambda left, right: (
+            F.when(left["sequence"] > right["sequence"], -1)
+            .when(left["sequence"] < right["sequence"], 1)
+            .otherwise(0)
+        ),
+    )
 
 
 _PARTITION_DIGITS, _OFFSET_DIGITS, _TIME_DIGITS = 10, 19, 13
