@@ -313,12 +313,12 @@ class _EnvelopeDecoder:
     ) -> pa.Array:
         """Return decoded values as struct<row, change>, or as lists of these if one record has
         several rows (`has_lists`). Adds to `bad_rows` the records that are no such envelopes."""
-        texts = payloads if self.has_other_records else None
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
-        if self._envelope.form == DEBEZIUM_FLAT:
-            wanted = other_envelopes.flat_node(node)
-            values, node = other_envelopes.flat(values, wanted, texts, bad_rows), wanted
-        if form is None:
+        if form is None:  # Debezium's, with or without an envelope
+            texts = payloads if self.has_other_records else None
+            if self._envelope.form == DEBEZIUM_FLAT:
+                flat_node = other_envelopes.flat_node(node)
+                values, node = other_envelopes.flat(values, flat_node, texts, bad_rows), flat_node
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
                 values, node, target, self._kind, bad_rows, placeholder=placeholder, payloads=texts
@@ -329,6 +329,7 @@ class _EnvelopeDecoder:
             if form.omits_columns:
                 omitted = other_envelopes.omitted_columns(envelopes, form, payloads)
             return debezium.unwrap(envelopes, node, target, None, bad_rows, omitted=omitted)
+        # Records with several rows: as many envelopes, which become a list again.
         budget = bad_rows.budget
         if budget is not None and not budget.take(other_envelopes.copied_bytes(values, form)):
             reason = "it has too many rows for the length of its other fields"

@@ -295,11 +295,10 @@ def _decode_fields(
     """Return one array for each field of the messages that lie at `starts` to `ends` of `data`, or
     in `parts`. `rows`: the row of each message, for errors."""
     if parts is None:
-        all_tokens, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
+        spans, found_rows = (starts, ends), rows
     else:
-        all_tokens = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
-        found_rows = rows[parts.messages]
-    tokens, needs_runtime, damage = all_tokens
+        spans, found_rows = (parts.starts, parts.ends), rows[parts.messages]
+    tokens, needs_runtime, damage = tokenize(data, *spans, layout.tags, layout.slot_count)
     if damage.messages:
         state.damage.append((layout, found_rows[damage.messages], damage))
     if needs_runtime.any():

@@ -181,11 +181,11 @@ def _current_leader(call: Call, topic: str, number: int) -> LeaderIdAndEpoch:
 
 
 class _FetchResult(NamedTuple):
-    """A response of `size` bytes of records. `must_response`: without waiting for min_bytes."""
+    """A response of `size` bytes of records. `must_respond`: without waiting for min_bytes."""
 
     response: FetchResponse
     size: int
-    must_response: bool
+    must_respond: bool
 
 
 def fetch(call: Call) -> FetchResponse:
@@ -205,7 +205,7 @@ def fetch(call: Call) -> FetchResponse:
         result = _read_partitions(call, message, max_bytes)
         remaining_s = until_s - time.monotonic()
         if (
-            result.must_response
+            result.must_respond
             or result.size >= min_bytes
             or not message.topics
             or remaining_s <= 0
@@ -218,7 +218,7 @@ def fetch(call: Call) -> FetchResponse:
 def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _FetchResult:
     """Return the records of all partitions of a Fetch, about `max_bytes`."""
     size = 0
-    must_response = False
+    must_respond = False
     topics: list[FetchableTopicResponse] = []
     for topic in message.topics:
         rows: list[PartitionData] = []
@@ -231,10 +231,10 @@ def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _Fetc
                     call, topic.topic, requested, message.isolation_level, max_bytes, size
                 )
                 size += len(row.records or b"")
-                must_response = must_response or row.diverging_epoch.epoch >= 0
-                must_response = must_response or row.preferred_read_replica >= 0
+                if row.diverging_epoch.epoch >= 0 or row.preferred_read_replica >= 0:
+                    must_respond = True
             except Refused as error:
-                must_response = True
+                must_respond = True
                 row = PartitionData(
                     partition_index=requested.partition,
                     error_code=error.code,
@@ -243,7 +243,7 @@ def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _Fetc
                 )
             rows.append(row)
         topics.append(FetchableTopicResponse(topic=topic.topic, partitions=rows))
-    return _FetchResult(FetchResponse(responses=topics), size, must_response)
+    return _FetchResult(FetchResponse(responses=topics), size, must_respond)
 
 
 def _read_partition(
