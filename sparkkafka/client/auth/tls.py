@@ -207,8 +207,7 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
         key_pem = _encrypt_key(identity.key, password)
     is_encrypted = False
 
-    # A callable: without one OpenSSL prompts at the terminal, and waits there forever. It is called
-    # only if the key is encrypted.
+    # A callable: without one OpenSSL prompts at the terminal, and waits there forever.
     def reveal_password() -> str:
         """Return the password; OpenSSL calls this only for a key that is encrypted."""
         nonlocal is_encrypted

@@ -91,42 +91,12 @@ def join_records(
 
     The records have no headers; `keys` None means that all are null.
     """
+    prefixes = _encode_prefixes(keys, values, timestamp_deltas, counts)
+    if prefixes is None:
+        return None
+    front, tail, value_length = prefixes
     columns = [values] if keys is None else [keys, values]
-    lengths = [
-        _varint(blobs.max_length)
-        if blobs.min_length == blobs.max_length
-        else _varints(blobs.lengths)
-        for blobs in columns
-    ]
-    timestamp = _varints(timestamp_deltas)
-    offset = _offset_deltas(counts)
-    first_length, value_length = lengths[0], lengths[-1]  # without keys both are the values'
-    if timestamp is None or offset is None:
-        return None
-    if first_length is None or value_length is None:
-        return None
-    # Attributes, the length of a null key or of the value, the count of headers.
-    other_bytes = 3 if keys is None else 2 + value_length.sizes
-    sizes = offset.sizes + timestamp.sizes + first_length.sizes + other_bytes
     rows = len(timestamp_deltas)
-    body = np.full(rows, sizes, np.int64)  # bytes of each record after its length
-    for blobs in columns:
-        if blobs.min_length == blobs.max_length:
-            body += max(blobs.max_length, 0)
-        else:
-            body += blobs.lengths if blobs.min_length >= 0 else np.maximum(blobs.lengths, 0)
-    body_length = _varints(body)
-    if body_length is None:
-        return None
-    if keys is None:
-        first_length = NULL_LENGTH.followed_by(first_length)
-    # The bytes before a key, or before a value if there are no keys: front, then tail. A record
-    # ends in a zero, the count of its headers. It is written before the next record's varints,
-    # since every further view costs time.
-    front = ZERO.followed_by(body_length).followed_by(ZERO).followed_by(timestamp)
-    tail = offset.followed_by(first_length)
-    if front.max_size + tail.max_size > MAX_INLINE:
-        return None
 
     # The views of a row: its varints, [key, length of the value,] value. Then one view more for all
     # rows, the zero that ends the last record. A view is four int32: the length, then the bytes
@@ -152,6 +122,49 @@ def join_records(
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)
     edges += 1  # the zero at the beginning of a view belongs to the record before
     return memoryview(content), edges
+
+
+def _encode_prefixes(
+    keys: Blobs | None, values: Blobs, timestamp_deltas: Ints, counts: Sequence[int]
+) -> tuple[WordColumn, WordColumn, WordColumn] | None:
+    """Encode the varints of the records: those before the key (before the value if there are no
+    keys), in two parts, and the length of the value. None if some take more than twelve bytes. The
+    arguments are those of `join_records`."""
+    columns = [values] if keys is None else [keys, values]
+    lengths = [
+        _varint(blobs.max_length)
+        if blobs.min_length == blobs.max_length
+        else _varints(blobs.lengths)
+        for blobs in columns
+    ]
+    timestamp = _varints(timestamp_deltas)
+    offset = _offset_deltas(counts)
+    first_length, value_length = lengths[0], lengths[-1]  # without keys both are the values'
+    if timestamp is None or offset is None:
+        return None
+    if first_length is None or value_length is None:
+        return None
+    # Attributes, the length of a null key or of the value, the count of headers.
+    other_bytes = 3 if keys is None else 2 + value_length.sizes
+    sizes = offset.sizes + timestamp.sizes + first_length.sizes + other_bytes
+    # Bytes of each record after its length.
+    body = np.full(len(timestamp_deltas), sizes, np.int64)
+    for blobs in columns:
+        if blobs.min_length == blobs.max_length:
+            body += max(blobs.max_length, 0)
+        else:
+            body += blobs.lengths if blobs.min_length >= 0 else np.maximum(blobs.lengths, 0)
+    body_length = _varints(body)
+    if body_length is None:
+        return None
+    if keys is None:
+        first_length = NULL_LENGTH.followed_by(first_length)
+    # The bytes before a key, or before a value if there are no keys: front, then tail. A record
+    # ends in a zero, the count of its headers. It is written before the next record's varints,
+    # since every further view costs time.
+    front = ZERO.followed_by(body_length).followed_by(ZERO).followed_by(timestamp)
+    tail = offset.followed_by(first_length)
+    return None if front.max_size + tail.max_size > MAX_INLINE else (front, tail, value_length)
 
 
 def _write_column(
