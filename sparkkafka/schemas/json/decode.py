@@ -82,6 +82,7 @@ class JsonDecoder:
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest  # fields that the type lacks are returned as JSON texts
         self.exact = exact
+        self.has_decimals = _has_decimals(root)
         self.normalizer = JsonNormalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
@@ -340,7 +341,9 @@ class _Batch:
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)
         if len(full):
-            doubtful[full] = _is_doubtful(data, offsets[full], offsets[full + 1])
+            doubtful[full] = _is_doubtful(
+                data, offsets[full], offsets[full + 1], has_decimals=self._decoder.has_decimals
+            )
             doubtful |= ~arrays.is_utf8(texts)  # the reader does not check it
             if size := self._decoder.normalizer.item_bytes:
                 doubtful |= may_take_too_much(
@@ -748,7 +751,12 @@ def _count_brackets(data: Bytes, brace: str) -> int:
     return sum(int(np.count_nonzero(piece | 0x20 == ord(brace))) for piece in pieces)
 
 
-def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
+def _has_decimals(node: JsonNode) -> bool:
+    """Return whether values of the node are decimals or have some."""
+    return node.kind == JsonKind.DECIMAL or any(map(_has_decimals, node.children.values()))
+
+
+def _is_doubtful(data: Bytes, starts: Ints, ends: Ints, *, has_decimals: bool) -> Flags:
     """Return which texts pyarrow's reader must not get. The texts are concatenated in `data`, from
     `starts` to `ends`; none is empty.
 
@@ -765,6 +773,15 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
         suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data.data)]
     if data.min() == 0:  # NUL ends the reader's input
         suspects += arrays.positions(data, 0).tolist()
+    if has_decimals:
+        # The reader looks up the power of ten of such a decimal without a check of its bounds: the
+        # number is wrong, or the process crashes.
+        minus = arrays.positions(data, ord("-"))
+        is_exponent = data[minus - 1] | 0x20 == ord("e")
+        for step in (-2, 1, 2):  # a number of two digits and more, as in 1e-40
+            character = data.take(minus[is_exponent] + step, mode="clip")
+            is_exponent[is_exponent] = (character >= ord(".")) & (character <= ord("9"))
+        suspects += minus[is_exponent].tolist()
     if suspects:
         flags[np.searchsorted(ends, suspects, side="right")] = True
     long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)

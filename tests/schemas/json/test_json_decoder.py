@@ -553,6 +553,17 @@ def test_many_texts_that_cannot_be_json() -> None:
         assert not len(only.bad_rows)
 
 
+@pytest.mark.parametrize("number", ["1e-40", "0.01E-584", "0.0E-584", "1e-05840000", "1E-5840000"])
+@pytest.mark.parametrize("text", ["%s", '"%s"', '[{"d":%s}]'])
+def test_decimals_with_exponents_that_crash_the_reader(number: str, text: str) -> None:
+    item = pa.list_(pa.struct([("d", pa.decimal128(20, 5))]))
+    kind = pa.struct([("f", item if "[" in text else pa.decimal128(20, 5))])
+    payload = f'{{"f":{text % number}}}'.encode()
+    alone, among = run(kind, payload), run(kind, payload, *[b'{"f":null}'] * 100)
+    assert among.reasons == alone.reasons
+    assert among.values[0] == alone.values[0]
+
+
 def test_texts_that_only_together_would_be_json() -> None:
     """Two halves of an object in two rows, and two objects in one: the count is right."""
     kind = pa.struct([("id", pa.int64())])
