@@ -141,7 +141,7 @@ class ClassicMemberThread(membership.MemberThread):
                 return
             if code == errors.ErrorCode.FENCED_INSTANCE_ID:
                 # Joining again would fence the other consumer.
-                self.failure = membership.group_error(code, self.group_id, where)
+                self.final_failure = membership.group_error(code, self.group_id, where)
             self.reset_membership(f"{where} was answered with {errors.error_name(code)}")
             if code == errors.ErrorCode.ILLEGAL_GENERATION:
                 # The member id may still be valid (Java's resetStateOnResponseError).

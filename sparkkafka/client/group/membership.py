@@ -104,8 +104,8 @@ class MemberThread(ABC):
         """The time of the user's last `poll` (monotonic)."""
         self.heartbeat_at_s = 0.0
         """The monotonic time at which the next heartbeat is due."""
-        self._bug: Exception | None = None
-        """An unexpected exception that has ended the thread: every `poll` raises it."""
+        self.final_failure: Exception | None = None
+        """An error after which this member never joins again: every `poll` raises it."""
         self._close_signal = CloseSignal()
         self.cluster = cluster.for_thread(self._close_signal)
         self.backoff = self.cluster.backoff()
@@ -163,11 +163,11 @@ class MemberThread(ABC):
         self._waker.wake()
 
     def take_failure(self) -> Exception | None:
-        """Return the error that `poll` has to raise now, None if there is none. A bug that ended
-        the thread is returned each time, another error once."""
+        """Return the error that `poll` has to raise now, None if there is none. The final one is
+        returned each time, another error once."""
         with self.lock:
             failure, self.failure = self.failure, None
-        return self._bug or failure
+        return self.final_failure or failure
 
     # --- what the protocols do differently -------------------------------------------------------
 
@@ -348,7 +348,7 @@ class MemberThread(ABC):
                 )
         except Exception as error:  # a bug; the user must not wait for a thread that has ended
             log.exception("group %s: the member's thread failed", self.group_id)
-            self._bug = error
+            self.final_failure = error
             self.raise_in_poll(error)
         finally:
             try:

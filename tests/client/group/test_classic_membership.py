@@ -284,6 +284,12 @@ def test_two_with_one_instance_id(fake):
             poll_until(lambda: False, first)
         assert first.owned == ""
         assert first.calls[1:] == [("lost", EVERYTHING)]
+        # A program that polls on does not take the id back.
+        for _ in range(5):
+            with pytest.raises(BrokerError, match="FENCED_INSTANCE_ID"):
+                first.poll()
+            second.poll()
+        assert second.calls == [("assign", EVERYTHING)]
 
 
 def test_a_commit_that_is_fenced_does_not_fence_the_other_member(fake):
