@@ -19,7 +19,7 @@ MAX_REASON: Final = 1000
 MAX_REASONS: Final = 8 << 20
 """The most characters of all reasons that one call returns."""
 
-MAX_OWN_REASONS: Final = 200
+MAX_OWN_REASONS: Final = 64
 """How many bad rows that are decoded together get a reason with their own figures, each of which
 takes as long as decoding ten rows. The others get a common reason."""
 

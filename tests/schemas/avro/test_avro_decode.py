@@ -19,6 +19,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.schemas import values
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro import skip
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from tests.schemas.avro.avro_cases import decode, decoded, plain, record, schema, written
 
 ORDER = record(
@@ -182,8 +183,8 @@ def test_all_rows_bad() -> None:
 
 def test_the_first_of_many_bad_rows_have_figures() -> None:
     reasons = decode("string", [b"\x01"] * 300).reasons
-    assert set(reasons[:200]) == {"the value: a length of -1 bytes"}
-    assert set(reasons[200:]) == {"the value: the value is not what its schema says"}
+    assert set(reasons[:MAX_OWN_REASONS]) == {"the value: a length of -1 bytes"}
+    assert set(reasons[MAX_OWN_REASONS:]) == {"the value: the value is not what its schema says"}
 
 
 def test_one_row_has_one_reason() -> None:
