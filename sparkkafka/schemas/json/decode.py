@@ -28,6 +28,7 @@ from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     JsonNormalizer,
+    WrongTypeError,
     make_writer,
     max_item_bytes,
     may_take_too_much,
@@ -385,17 +386,27 @@ class _Batch:
                 rows, column = rows[copied], column.take(arrow.from_numpy(copied))
         misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
         normalized, normalized_rows = [], []
+        reasons: dict[int, str] = {}
+        wrong_types: dict[type, str] = {}  # why values of these Python types do not fit
         for row, value in self._parsed_values(texts, to_parse, values.texts, doubtful):
+            python_type = type(value)
+            if python_type in wrong_types:
+                reasons[row] = wrong_types[python_type]
+                continue
             try:
                 text = field.write(value)
             except UnfitError as error:
+                is_wrong_type = isinstance(error, WrongTypeError) and not error.path
                 error.path.append(f".{name}")
-                misfits[row] = True
-                if not self._decoder.with_rest:
-                    self._misfit_reasons.setdefault(row, str(error))
+                reasons[row] = str(error)
+                if is_wrong_type:
+                    wrong_types[python_type] = reasons[row]
                 continue
             normalized.append(f'{{"v":{text}}}'.encode())
             normalized_rows.append(row)
+        misfits[list(reasons)] = True
+        if not self._decoder.with_rest:
+            self._misfit_reasons = reasons | self._misfit_reasons
         if normalized:
             try:
                 others = field.reader.read(arrow.binary_array(normalized))

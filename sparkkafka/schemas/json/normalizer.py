@@ -354,9 +354,13 @@ def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     return write
 
 
+class WrongTypeError(UnfitError):
+    """A value of another JSON type than its field's: all values of its Python type are wrong."""
+
+
 def _wrong_type(value: Any, expected: str) -> UnfitError:
     """Return the error for a value of another JSON type than `expected`, such as "a boolean"."""
-    return UnfitError(f"is {syntax.json_type_name(value)}, not {expected}")
+    return WrongTypeError(f"is {syntax.json_type_name(value)}, not {expected}")
 
 
 def _integer_writer(bits: int, expected: str) -> Writer:
