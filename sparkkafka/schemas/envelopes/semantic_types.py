@@ -47,6 +47,7 @@ from sparkkafka.schemas.envelopes.connect_types import (
     VARIABLE_SCALE,
     ConnectType,
 )
+from sparkkafka.schemas.json.syntax import scale_number
 from sparkkafka.schemas.schema_errors import child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
@@ -283,6 +284,8 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
     if pa.types.is_string(source) and pa.types.is_integer(target):
         bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # Arrow would accept hexadecimal
         fitting = without(values, bad) if bad.any() else values
+    elif pa.types.is_string(source) and pa.types.is_decimal(target):
+        bad, fitting = _checked_decimals(values, target)
     try:
         result = fitting.cast(target)
     except pa.ArrowException:
@@ -300,6 +303,24 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
             reason = f"{label(context.path)}: {text[:100]!r} is not of type {type_name(target)}"
             context.bad_rows.reasons.setdefault(row, reason)
     return result
+
+
+def _checked_decimals(texts: pa.Array, target: pa.DataType) -> tuple[Flags, pa.Array]:
+    """Return which numbers do not fit, as far as Arrow does not find out, and the others. If a
+    number has many digits behind the point, as 1e-40, Arrow looks up a power of ten without a check
+    of its bounds: the result is wrong, or the process crashes."""
+    is_small = flags_of(pc.match_substring_regex(texts, r"[eE]-|\.\d{38}"))
+    if not is_small.any():
+        return is_small, texts
+    small = texts.filter(from_numpy(is_small)).to_pylist()
+    numbers = [scale_number(text, target.scale, target.precision) for text in small]
+    checked = [f"{number or 0}e{-target.scale}".encode() for number in numbers]
+    texts = pc.replace_with_mask(
+        texts, from_numpy(is_small), binary_array(checked).view(pa.string())
+    )
+    bad = is_small.copy()
+    bad[is_small] = [number is None for number in numbers]
+    return bad, without(texts, bad)
 
 
 def _castable_ranges(

@@ -289,6 +289,19 @@ def test_another_type_of_the_user() -> None:
         check_target(of("int32", f"{TIME}Date"), pa.bool_(), "x", lenient=False)
 
 
+@pytest.mark.parametrize("scale", [0, 5, 38])
+def test_small_numbers_in_texts(scale: int) -> None:
+    """Arrow takes some of them for 0, and crashes with others."""
+    fitting = ["1.5e1", "0E-10", "0E-5840000", "10e-1", f"3.{'0' * 60}"]
+    others = ["1e-39", "0.01E-584", "1E-5840000", f"0.{'0' * 38}1", f"1.{'2' * 37}E-9", "e-40"]
+    texts = [*(text for text in fitting if scale < 38 or text[0] == "0"), None, *others]
+    values, bad_rows = converted(texts, of("string"), pa.decimal128(38, scale))
+    good = texts.index(None)
+    assert values[:good] == [Decimal(text or "") for text in texts[:good]]
+    assert values[good:] == [None] * (1 + len(others))
+    assert sorted(bad_rows) == list(range(good + 1, len(texts)))
+
+
 CODES = list(PLACEHOLDER.bytes)
 TEXT = PLACEHOLDER.text
 
