@@ -207,12 +207,15 @@ class ClassicMemberThread(membership.MemberThread):
             return self.retry_heartbeat_later(error)
         self._close_connection()
         self.metrics.rebalance_failed()
+        wait_s = self.retry_later(error, "joining")
         with self.lock:
             if self.phase in REBALANCING:
                 self.phase = Phase.TO_JOIN if is_retriable else Phase.OUTSIDE
             if not is_retriable:
+                # A program that polls on must not flood the coordinator.
+                self.rejoin_request = RejoinRequest("joining failed", time.monotonic() + wait_s)
                 self.raise_in_poll(error)
-        return self.retry_later(error, "joining")
+        return wait_s
 
     @property
     def must_leave(self) -> bool:

@@ -88,12 +88,14 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     # --- called by the member --------------------------------------------------------------------
 
     def join(self, topics: frozenset[str]) -> None:
-        """Join with these topics: the next heartbeat, sent immediately, has the epoch 0."""
+        """Join with these topics: the next heartbeat has the epoch 0. It is sent immediately, or
+        after a backoff if the coordinator has refused the last one."""
         with self.lock:
             self.is_in_group = self.is_joining = True
             self.epoch = JOIN_EPOCH
             self._owned = {}
-            self.subscribe(topics)
+            self._topics = topics
+        self.wake()
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """Report this subscription immediately."""
@@ -139,6 +141,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self.has_lost_membership = True
         self._unnamed_target = None
         self._owned = {}
+        self.heartbeat_at_s = 0.0
         self._report_again()
         self.on_change()
 

@@ -400,6 +400,16 @@ def test_final_refusals_say_what_to_do(fake, code, message):
         assert one.owned == EVERYTHING
 
 
+def test_a_program_that_polls_on_after_a_refusal_floods_no_coordinator(fake):
+    rule = fake.fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, api="JoinGroup", times=None)
+    with TestMember(fake, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as one:
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            one.poll()
+        for _ in range(3):
+            one.poll(100)
+        assert rule.fired == 1
+
+
 def test_a_group_that_this_user_may_not_find(fake):
     rule = fake.fault(
         ErrorResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="FindCoordinator", times=None

@@ -237,6 +237,16 @@ def test_final_refusals_say_what_to_do(fake, fault, message):
         assert one.owned == EVERYTHING
 
 
+def test_a_program_that_polls_on_after_a_refusal_floods_no_coordinator(fake):
+    rule = fake.fault(ErrorCode.UNRELEASED_INSTANCE_ID, api=HEARTBEAT, times=None)
+    with member(fake, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as one:
+        with pytest.raises(BrokerError, match="UNRELEASED_INSTANCE_ID"):
+            one.poll()
+        for _ in range(3):
+            one.poll(100)
+        assert rule.fired == 1
+
+
 def test_a_final_refusal_takes_the_partitions(fake):
     with member(fake) as one:
         settle(one)
