@@ -475,6 +475,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         elif error.retriable:
             self.retry(state, error)
         else:
+            state.back_off()  # a program that polls on must not flood the broker
             self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:

@@ -23,6 +23,7 @@ from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     ConsumerStateError,
+    ErrorCode,
     KafkaTimeoutError,
     NoOffsetError,
     OptionError,
@@ -616,6 +617,17 @@ def test_timeouts(filled):
         source.seek_to_beginning()
         with pytest.raises(KafkaTimeoutError, match=r"no position of t-0 within 0\.2 s"):
             source.position(TopicPartition("t", 0), timeout_s=0.2)
+
+
+def test_a_program_that_polls_on_after_a_refusal_floods_no_broker(filled):
+    rule = filled.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="ListOffsets", times=None)
+    backoff = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+    with reading(filled, **backoff) as source:
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED from ListOffsets of t-0"):
+            source.poll(WAIT_S)
+        for _ in range(3):
+            assert not source.poll(0.1)
+    assert rule.fired == 1
 
 
 def test_poll_with_0_gets_there(filled):
