@@ -72,12 +72,12 @@ class PlannedRange(NamedTuple):
 
 class _ProgressDeadlines(NamedTuple):
     """The deadlines of a wait without progress. After `poll_timeout` the read fails; after
-    `short_log` a log that ends before the range has lost records; after `lagging_replica` the read
-    continues from the leader."""
+    `lagging_replica` it continues from the leader. `short_logs` has a deadline for each log that
+    ends before its range, from the first response that says so: after it, records are lost."""
 
     poll_timeout: Deadline
-    short_log: Deadline
     lagging_replica: Deadline
+    short_logs: dict[TopicPartition, Deadline]
 
 
 class RangeReader:
@@ -181,11 +181,14 @@ class RangeReader:
                     del records  # not in memory while the next ones are decoded
                 self._handle_error(state, deadlines.poll_timeout)
                 self._subscription.end_turn(state)
-            if self._subscription.positions() == old_positions:
-                self._handle_no_progress(deadlines)
-            else:
-                self._remove_finished()
+            has_progress = self._subscription.positions() != old_positions
+            # Before the deadlines are applied: the first response of an empty range with an open
+            # end finishes it without progress, however late it arrives.
+            self._remove_finished()
+            if has_progress:
                 deadlines = self._new_deadlines()
+            else:
+                self._handle_no_progress(deadlines)
 
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
         """Take the next decoded records of a partition, None if there are none."""
@@ -272,22 +275,20 @@ class RangeReader:
         for state in self._subscription:
             state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
-        # A log that ends before the planned range has lost records (the topic was recreated, or an
-        # unclean leader was elected). A new leader learns the high watermark late, so wait this
-        # long first.
         # A follower learns of new records and of the high watermark within
         # replica.fetch.wait.max.ms (500 ms). If a replica has returned nothing for this long, read
         # from the leader.
-        return _ProgressDeadlines(
-            Deadline(timeout_ms, signal),
-            Deadline(min(10_000, timeout_ms / 2)),
-            Deadline(min(2_000, timeout_ms / 4)),
-        )
+        lagging_replica = Deadline(min(2_000, timeout_ms / 4))
+        return _ProgressDeadlines(Deadline(timeout_ms, signal), lagging_replica, {})
 
     def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:
         """Apply the deadlines that have passed: read from the leader instead of a replica that
         lags, skip lost offsets, or raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
         is_late = deadlines.poll_timeout.expired
+        # A log that ends before the planned range has lost records (the topic was recreated, or an
+        # unclean leader was elected). A new leader learns the high watermark late, so wait this
+        # long first: from its first response, since electing it may have taken longer.
+        short_log_ms = min(10_000, self._poll_timeout_ms / 2)
         for state in list(self._subscription):
             bounds, position = state.log_bounds, state.position or 0
             if state.replica.node_id is not None and deadlines.lagging_replica.expired:
@@ -295,8 +296,11 @@ class RangeReader:
                 state.replica.return_to_leader()
             elif (
                 bounds is not None
-                and deadlines.short_log.expired
                 and 0 <= bounds.high_watermark <= position
+                and (
+                    is_late
+                    or deadlines.short_logs.setdefault(state.tp, Deadline(short_log_ms)).expired
+                )
             ):
                 self._skip_rest(state, f"the log ends at {bounds.high_watermark}")
             elif is_late and isinstance(state.last_failure, errors.UnknownTopicError):

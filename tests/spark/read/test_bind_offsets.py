@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
 
+from sparkkafka.client import deadline
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.config.source import TO_LATEST, OffsetBound
 from sparkkafka.errors import (
@@ -30,6 +31,7 @@ from tests.client.support import commit_offsets, list_short_ends, open_cluster, 
 from tests.spark.read.test_input_partitions import T0, at, plan
 from tests.support import reference
 from tests.support.batches import build_batch
+from tests.support.clock import Clock
 
 HOUR_MS = 3_600_000
 T_MS = 1_700_000_000_000  # the time of what `write` writes
@@ -140,6 +142,33 @@ def test_an_empty_partition_is_answered_at_once(fake_cluster: Any) -> None:
     assert planned.rows() == []
     (fetch,) = fake_cluster.requests_of("Fetch")
     assert fetch.message.max_wait_ms == 1
+
+
+def answer_late(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first response to a Fetch come 11 s after its task has begun to read."""
+    clock = Clock()
+    clock.patch(monkeypatch, deadline)
+    fake.fault(lambda request: setattr(clock, "ahead_s", 11.0), api="Fetch")
+
+
+def test_an_empty_partition_that_is_answered_late_has_lost_nothing(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three.advance_log_start("t", 0, 3)
+    planned = Planned(three)
+    answer_late(three, monkeypatch)
+    assert planned.rows() == []
+
+
+def test_a_new_leader_has_time_to_learn_the_high_watermark_after_its_election(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(three)
+    planned = Planned(three, bindOffsets="plan", startingOffsets='{"t":{"0":3}}')
+    three.truncate("t", 0, 3)
+    answer_late(three, monkeypatch)
+    three.fault(lambda request: append(three), api="Fetch")  # the second one
+    assert planned.offsets() == [3]
 
 
 def test_binding_costs_no_round_trip(three: Any) -> None:
