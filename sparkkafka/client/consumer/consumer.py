@@ -80,6 +80,7 @@ class PollLoop:
         self._subscription = subscription
         self._fetcher = fetcher
         self._coordinator = coordinator
+        self._connections = cluster.connections
         self._offset_reset = AutoOffsetReset(options, cluster)
         self._wakeup = threading.Event()
         self._min_response_ms = float(MIN_RESPONSE_MS)
@@ -179,8 +180,7 @@ class PollLoop:
             log.warning("%s", error)
             # If no broker can be reached, a longer wait would not help.
             if not isinstance(error.__cause__ or error, errors.KafkaConnectionError):
-                max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
-                self._min_response_ms = min(2 * self._min_response_ms, max_ms)
+                self._allow_more_time()
             failure = error
         for state in states:
             state.last_failure = failure or state.last_failure
@@ -188,9 +188,17 @@ class PollLoop:
 
     def _with_time_for_response(self, deadline: Deadline) -> Deadline:
         """Return the deadline, or a later one that leaves time for a response."""
+        if self._connections.had_no_time_to_open:  # TLS and SASL may take longer than a response
+            self._connections.had_no_time_to_open = False
+            self._allow_more_time()
         if deadline.remaining_s() * 1000 >= self._min_response_ms:
             return deadline
         return Deadline(self._min_response_ms)
+
+    def _allow_more_time(self) -> None:
+        """Let the next attempt take twice as long, at most request.timeout.ms."""
+        max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
+        self._min_response_ms = min(2 * self._min_response_ms, max_ms)
 
     def _exchange(self, deadline: Deadline) -> None:
         """Send requests to the leaders, and wait for a response or the next step of the group."""

@@ -17,7 +17,13 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import SecureSettings, explained_prefix, secure_settings
-from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 
 MIN_REFUSED_MS = 1_000
 """The shortest wait after a broker has refused a password."""
@@ -108,6 +114,9 @@ class ConnectionPool:
         self._expiry_at_s = 0.0  # monotonic; no connection expires before it
         self._made_at_s = time.monotonic()
         self.security = _resolve_security(options) if for_task else None
+        self.had_no_time_to_open = False
+        """Whether a broker accepted the last connection, and the deadline passed before the
+        connection was open. The user of the pool may reset it."""
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -183,6 +192,9 @@ class ConnectionPool:
             return Connection.open(host, port, self.options, deadline, self._metrics)
         except AuthenticationError as error:
             self._reconnect_backoff.on_refusal(str(error))
+            raise
+        except KafkaTimeoutError:
+            self.had_no_time_to_open = True
             raise
 
     def find_open(self, node_id: int | None) -> Connection | None:

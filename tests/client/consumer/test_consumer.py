@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.offsets import OffsetSpec
+from sparkkafka.client.consumer import consumer as consumer_module
 from sparkkafka.client.consumer import record
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Record, Records
@@ -628,6 +630,18 @@ def test_a_program_that_polls_on_after_a_refusal_floods_no_broker(filled):
         for _ in range(3):
             assert not source.poll(0.1)
     assert rule.fired == 1
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_short_polls_get_there_if_opening_a_connection_takes_long(filled, monkeypatch, group):
+    monkeypatch.setattr(consumer_module, "MIN_RESPONSE_MS", 100)
+    filled.fault(Delay(300, before=True), api="ApiVersions", times=None)
+    found: list[Record] = []
+    until_s = time.monotonic() + WAIT_S
+    with reading(filled, group_id=group) as source:
+        while not found:
+            assert time.monotonic() < until_s
+            found += source.poll(0.01)
 
 
 def test_poll_with_0_gets_there(filled):
