@@ -53,6 +53,7 @@ from sparkkafka.schemas.protobuf.wire import (
     sort_tokens,
     tokenize,
 )
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, bytes_per_value
 
 
@@ -83,13 +84,17 @@ class ProtobufDecoder:
         damaged = state.damage_reasons()
         state.needs_runtime[list(damaged)] = False
         bad, normalized_rows, normalized = state.bad | damaged, [], []
+        explanations_left = MAX_OWN_REASONS
         for row in np.flatnonzero(state.needs_runtime).tolist():
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
                 self._normalizer = ProtobufNormalizer(self._message)
-            bytes_or_reason = self._normalizer.normalize(bytes(present[row].as_buffer()))
+            bytes_or_reason = self._normalizer.normalize(
+                bytes(present[row].as_buffer()), explains=explanations_left > 0
+            )
             if isinstance(bytes_or_reason, str):
                 bad[row] = bytes_or_reason
+                explanations_left -= 1
             else:
                 normalized_rows.append(row)
                 normalized.append(bytes_or_reason)

@@ -35,15 +35,18 @@ class ProtobufNormalizer:
             lambda inner: any(field.cardinality is Cardinality.MAP for field in inner.fields),
         )
 
-    def normalize(self, payload: bytes) -> bytes | str:
-        """Return the same message as bytes that `decode.py` can read, or (a str) why it is invalid.
-        Required fields may be missing."""
+    def normalize(self, payload: bytes, *, explains: bool) -> bytes | str:
+        """Return the same message as bytes that `decode.py` can read, or (a str) why it is invalid,
+        with its first wrong field if `explains`, which takes some time. Required fields may be
+        missing."""
         data = payload
         try:
             if self._has_maps:
                 data = _rewrite(memoryview(payload), self._message, by_runtime=False)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
+            if not explains:
+                return f"message {self._message.full_name}: its bytes cannot be read"
             return explain(payload, self._message.descriptor) or str(error)[:300]
         parsed.DiscardUnknownFields()
         written: bytes = parsed.SerializePartialToString()

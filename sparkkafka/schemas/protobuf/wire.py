@@ -148,11 +148,13 @@ class Damage(NamedTuple):
     tags: list[int]
     reasons: list[str]
 
-    def add(self, messages: list[int], at: list[int], tag: int, reasons: list[str]) -> None:
-        """Add messages that are damaged at a field of the same tag."""
+    def add(
+        self, messages: list[int], at: list[int], tags: int | list[int], reasons: list[str]
+    ) -> None:
+        """Add messages that are damaged at a field of this tag, or of these tags."""
         self.messages.extend(messages)
         self.at.extend(at)
-        self.tags.extend([tag] * len(messages))
+        self.tags.extend([tags] * len(messages) if isinstance(tags, int) else tags)
         self.reasons.extend(reasons)
 
 
@@ -320,7 +322,15 @@ class _Tokenizer:
         # Known tags are recognized by their bytes, so longer ones are not read in waves.
         is_long = known & ~invalid & (body - self.at > widths(tags))
         is_group = (wires == SGROUP) | (wires == EGROUP)
-        self._read_to_end(np.flatnonzero(is_long | is_group | (wires > I32)))
+        self._read_to_end(np.flatnonzero(is_long | is_group))
+        unreadable = np.flatnonzero(wires > I32)
+        self.result.damage.add(
+            self._indexes_of(unreadable).tolist(),
+            self.at[unreadable].tolist(),
+            tags[unreadable].tolist(),
+            [f"there is no wire type {wire}" for wire in wires[unreadable].tolist()],
+        )
+        self.at[unreadable], self.next_byte[unreadable] = self.end[unreadable], 0
         if invalid.any():
             self._add_invalid_tags(np.flatnonzero(invalid), is_cut)
         for wire in (VARINT, I64, LEN, I32):

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import Decoded
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
@@ -184,3 +185,14 @@ def some_of(draw: Any, kind: pa.DataType) -> pa.DataType:
     if kind in (pa.int32(), pa.float32()) and draw(st.booleans()):
         return pa.int64() if kind == pa.int32() else pa.float64()
     return kind
+
+
+def test_the_first_of_many_refused_messages_have_figures() -> None:
+    """As in Avro and JSON."""
+    _, decoder = case("proto3")
+    decoded = decoder.decode(pa.array([b"\x0c", b"\x0e", b""] * 100, pa.binary()))
+    assert decoded.bad_rows.tolist() == [row for row in range(300) if row % 3 != 2]
+    refused, without_wire_type = decoded.reasons[::2], decoded.reasons[1::2]
+    assert all("a group ends that did not begin" in text for text in refused[:MAX_OWN_REASONS])
+    assert all("its bytes cannot be read" in text for text in refused[MAX_OWN_REASONS:])
+    assert all("at byte 0: there is no wire type 6" in text for text in without_wire_type)
