@@ -490,26 +490,4 @@ def _handle_outcome(item: tuple[TopicRecords, Indexes] | asyncio.Future[None]) -
     for index, row in zip(indexes, rows, strict=False):
         future = waiters.get(index)
         if future is not None and not future.done():
-            _complete(future, row)
-
-
-def _complete(future: asyncio.Future[RecordMetadata], row: RecordMetadata) -> None:
-    """Set a record's metadata on its future. Called by the loop, outside of any task.
-
-    If the future has one callback, usually that of the task that awaits the record, it is called
-    here: the loop would create a handle for it, which takes about as long as the task's step."""
-    callbacks: Any = getattr(future, "_callbacks", None) or ()
-    if len(callbacks) != 1 or callbacks[0][1] is None:  # None: without a context of its own
-        future.set_result(row)
-        return
-    callback, context = callbacks[0]
-    future.remove_done_callback(callback)
-    future.set_result(row)
-    try:
-        context.run(callback, future)
-    except BaseException as error:  # the loop raises it after the batch's other records are done
-        future.get_loop().call_soon(_raise, error)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+            future.set_result(row)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import gc
 import itertools
 import logging
@@ -441,27 +440,6 @@ def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
 
     asyncio.run(main())
     assert log_values(fake, "t") == [b"1", b"2", b"3", *[b"4"] * 7, b"5"]
-
-
-def test_an_error_of_a_callback_does_not_stop_the_other_records_of_a_batch(
-    fake: FakeCluster,
-) -> None:
-    def fail(_: object) -> None:
-        raise ValueError("of a callback")
-
-    async def main() -> None:
-        errors: list[BaseException] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-        async with producer(fake) as opened:
-            futures = [opened.send_nowait("t", b"%d" % number) for number in range(3)]
-            futures[0].add_done_callback(fail, context=contextvars.copy_context())
-            rows = await asyncio.gather(*futures[1:])
-            assert [row.offset for row in rows] == [1, 2]
-            assert [str(error) for error in errors] == ["of a callback"]
-            assert futures[0].result().offset == 0
-
-    asyncio.run(main())
 
 
 def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
