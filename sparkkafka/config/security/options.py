@@ -48,10 +48,13 @@ _TableFields: Any = dataclasses.make_dataclass(
     namespace={"__doc__": "The fields of SecurityOptions."},
     frozen=True,
     kw_only=True,
+    init=False,
+    eq=False,
     repr=False,
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class SecurityOptions(_TableFields):  # type: ignore[misc]
     """security.*, ssl.* and sasl.* as the user set them: a field for each row of SECURITY, with the
     row's default if it is not set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,12 @@ def test_secrets_are_hidden(name: str) -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
     kept = without_unused_values({f"kafka.{name}": "hush"})
     assert kept == {f"kafka.{name}": "hush"}  # it has to get to the executors
+
+
+@pytest.mark.parametrize("name", ["username", "usernam"])
+def test_an_attribute_cannot_be_set(name: str) -> None:
+    with pytest.raises(FrozenInstanceError, match=f"field {name!r}"):
+        setattr(SecurityOptions(), name, "alice")
 
 
 def test_repr_shows_what_is_no_secret() -> None:
