@@ -112,16 +112,20 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         warnings.simplefilter("error", FutureWarning)
         try:
             compiled = re.compile(pattern, re.ASCII)
-            # Without escaped characters, and with "]" as the first character of a set.
-            if re.search(r"\[\^?\]?[^]]*\[", re.sub(r"\\.", "x", pattern)):
-                raise re.error("in Java, [ within brackets begins another set: write \\[")
-            return compiled
         except (re.error, FutureWarning, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"subscribePattern {pattern!r} is not a regular expression of Python ({error}). "
                 "Correct it (.* matches all topics); write constructs that only Java has in "
                 "another way"
             ) from None
+    # Without escaped characters, and with "]" as the first character of a set.
+    if re.search(r"\[\^?\]?[^]]*\[", re.sub(r"\\.", "x", pattern)):
+        raise OptionError(
+            f"subscribePattern {pattern!r} has [ within brackets, which begins another set in Java "
+            "and is a character in Python. Write \\[ for the character, or all characters in one "
+            "set"
+        )
+    return compiled
 
 
 def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> list[str]:

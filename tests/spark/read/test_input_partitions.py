@@ -59,13 +59,21 @@ def test_patterns_are_searched_for_not_matched() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "*", r"\p{Alpha}+", "(?<name>a)", r"\Qa.b\E", "[a-z&&[^b]]", "[a-z[0-9]]", "[^]a[b]]"],
+    ["(", "*", r"\p{Alpha}+", "(?<name>a)", r"\Qa.b\E", "[a-z&&[^b]]"],
 )
 def test_patterns_that_python_reads_otherwise_than_java(pattern: str) -> None:
     with pytest.raises(OptionError) as caught:
         compile_pattern(pattern)
     assert f"{pattern!r} is not a regular expression of Python (" in str(caught.value)
     assert "(.* matches all topics)" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["[a-z[0-9]]", "[^]a[b]]"])
+def test_a_set_within_another(pattern: str) -> None:
+    with pytest.raises(OptionError, match=r"begins another set in Java") as caught:
+        compile_pattern(pattern)
+    assert repr(pattern) in str(caught.value)
+    assert "Write \\[ for the character" in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", [r"[a\[b]", r"\[[ab]", r"[ab]\[", r"[ab][cd]", r"[\\][b]"])
