@@ -211,9 +211,7 @@ class _Batch:
         if decoder.batches_until_uniform:
             decoder.batches_until_uniform -= 1
             return is_read
-        try:
-            arrays.as_texts(self._texts)
-        except pa.ArrowInvalid:
+        if not self._is_utf8.all():
             return is_read
         for part in self._cut_by_size(np.arange(len(is_read))):
             offsets = self._offsets[part[0] : part[-1] + 2]
@@ -236,11 +234,16 @@ class _Batch:
             return
         for reason, find in (
             ("is not a JSON object: it does not begin with { and end with }", self._is_no_object),
-            ("is not UTF-8, which JSON must be", lambda: ~arrays.is_utf8(self._texts)),
+            ("is not UTF-8, which JSON must be", lambda: ~self._is_utf8),
         ):
             refused = np.flatnonzero(find() & ~is_done)[MAX_OWN_REASONS:]
             self._reasons |= dict.fromkeys(refused.tolist(), f"the value {reason}")
             is_done[refused] = True
+
+    @cached_property
+    def _is_utf8(self) -> Flags:
+        """Which texts are UTF-8."""
+        return arrays.is_utf8(self._texts)
 
     def _is_no_object(self) -> Flags:
         """Return which texts can be neither an object nor null, by their first and last bytes, if
@@ -345,7 +348,7 @@ class _Batch:
             doubtful[full] = _is_doubtful(
                 data, offsets[full], offsets[full + 1], has_decimals=self._decoder.has_decimals
             )
-            doubtful |= ~arrays.is_utf8(texts)  # the reader does not check it
+            doubtful |= ~self._is_utf8  # the reader does not check it
             if size := self._decoder.normalizer.item_bytes:
                 doubtful |= may_take_too_much(
                     self.data, self._offsets[:-1], self._offsets[1:], size
