@@ -216,7 +216,8 @@ def poll_connections(
 
 
 class Backoff:
-    """Exponential waits with jitter: `initial * 2**n`, at most `maximum`, each +-20 % (KIP-580)."""
+    """Exponential waits: `initial_ms * 2**n` with a jitter of 20 %, at most `maximum_ms` (KIP-580,
+    Java's ExponentialBackoff)."""
 
     def __init__(self, initial_ms: float, maximum_ms: float) -> None:
         self._initial_ms = initial_ms
@@ -232,7 +233,7 @@ class Backoff:
         wait_ms = min(self._initial_ms * 2.0 ** min(self._failures, 30), self._maximum_ms)
         self._failures += 1
         # Jitter spreads clients that failed together; it protects nothing secret.
-        return wait_ms * random.uniform(0.8, 1.2)  # noqa: S311
+        return min(wait_ms * random.uniform(0.8, 1.2), self._maximum_ms)  # noqa: S311
 
 
 def has_given_up(error: errors.KafkaError) -> bool:

@@ -35,7 +35,7 @@ def test_the_sooner_of_two_deadlines_wins():
 def test_backoff_doubles_with_jitter_up_to_its_maximum():
     backoff = Backoff(100, 1_000)
     for nominal in (100, 200, 400, 800, 1_000, 1_000):
-        assert 0.8 * nominal <= backoff.next_ms() <= 1.2 * nominal
+        assert 0.8 * nominal <= backoff.next_ms() <= min(1.2 * nominal, 1_000)
     backoff.reset()
     assert backoff.next_ms() <= 120
 
@@ -43,7 +43,7 @@ def test_backoff_doubles_with_jitter_up_to_its_maximum():
 def test_backoff_survives_any_number_of_failures():
     backoff = Backoff(1, 1_000)
     waits = [backoff.next_ms() for _ in range(5_000)]
-    assert max(waits) <= 1_200
+    assert max(waits) == 1_000
 
 
 def test_an_error_that_is_not_retriable_is_raised_as_it_is():
