@@ -245,7 +245,7 @@ def flat_node(node: ConnectType) -> ConnectType:
     `after` are the row."""
     row = {name: child for name, child in node.children.items() if not name.startswith("__")}
     source = {
-        name.removeprefix("__").removeprefix("source_"): child
+        _source_name(name): child
         for name, child in node.children.items()
         if name.startswith("__") and name not in _FLAT_FIELDS
     }
@@ -259,6 +259,12 @@ def flat_node(node: ConnectType) -> ConnectType:
             "ts_us": _LONG,
         }
     )
+
+
+def _source_name(name: str) -> str:
+    """Return the name, within Debezium's `source`, of a flattened row's field: `lsn` for `__lsn` or
+    `__source_lsn`, which ExtractNewRecordState adds for add.fields=lsn or source.lsn."""
+    return name.removeprefix("__").removeprefix("source_")
 
 
 def flat_kind(node: ConnectType) -> str | None:
@@ -286,9 +292,7 @@ def prune_flat(node: ConnectType, wanted: ConnectType) -> ConnectType:
         """Return whether the envelope needs the flattened row's field of this name."""
         if not name.startswith("__"):
             return name in row.children
-        return name in _FLAT_FIELDS or (
-            name.removeprefix("__").removeprefix("source_") in source.children
-        )
+        return name in _FLAT_FIELDS or _source_name(name) in source.children
 
     children = {name: row.children.get(name, child) for name, child in node.children.items()}
     return ConnectType(children={name: children[name] for name in children if is_needed(name)})
