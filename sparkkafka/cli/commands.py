@@ -350,7 +350,7 @@ def choose_option(values: Mapping[str, Any]) -> str:
 
 
 def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
-    """Parse the headers NAME=VALUE and NAME, whose value is None. A value has the bytes that were
+    """Parse headers NAME=VALUE, or NAME alone, whose value is None. A value has the bytes that were
     typed, also if they are not UTF-8."""
     headers: list[tuple[str, bytes | None]] = []
     for text in texts:

@@ -41,7 +41,7 @@ def print_table(
 
     A row has a value (text, number or None) for each column, or is a mapping that `cells_of`
     formats. On a terminal a line that is too long is folded; in a pipe, and in a table of more than
-    MAX_DRAWN rows, it is not. Without rows only the line `empty` is printed.
+    MAX_DRAWN rows, it is not. Without rows only the line `empty` is printed, if it is given.
     """
     cells = [cells_of(columns, row) if isinstance(row, Mapping) else row for row in rows]
     if not cells:

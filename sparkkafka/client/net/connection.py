@@ -3,7 +3,8 @@
 A connection is used by one thread. Requests may be pipelined: call `send` several times, then
 `receive` in the same order (Kafka answers a connection's requests in order). After a failure within
 a frame the position in the stream is unknown, so the connection closes itself, and every later call
-raises KafkaConnectionError.
+raises KafkaConnectionError. Its users wait after a throttle_time_ms (cluster.py's `throttle`), and
+net/pool.py waits before it connects again.
 
 Opening means: connect, TLS, ApiVersions, SASL, as the options say. If the SASL session is about to
 expire, the connection re-authenticates before it sends a request (KIP-368): when nothing is in

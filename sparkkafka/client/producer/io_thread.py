@@ -254,8 +254,8 @@ class ProducerThread:
                 self._notifier.wake()
 
     def _is_finished(self) -> bool:
-        """Return whether the thread may end after `stop`: if all is delivered or its deadline is
-        over."""
+        """Return whether the thread may end after `stop`: if all records have an outcome or its
+        deadline is over, and no command is left, whose caller waits for its result."""
         is_over = self._stop_deadline is not None and self._stop_deadline.expired
         return not self._commands and (is_over or not self._buffer.unfinished)
 

@@ -325,11 +325,13 @@ class PartitionQueue:
                 refused.maybe_written = refused.is_unresolved = False
 
     def fail(self, batch: ProducerBatch) -> None:
-        """Remove a batch that has finally failed. If its response is still to come, that is
-        ignored."""
+        """Remove a batch that has finally failed. If it had sequence numbers, they are a gap, and
+        the queue is in QueueState.GAP. If its response is still to come, it counts as in flight
+        until then, and the response changes nothing else."""
         self.batches.remove(batch)
         batch.has_failed = True
-        self._failed_in_flight += batch.in_flight
+        if batch.in_flight:
+            self._failed_in_flight += 1
         if batch.base_sequence != NO_SEQUENCE:
             self.state = QueueState.GAP
 

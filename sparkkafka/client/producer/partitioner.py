@@ -70,8 +70,8 @@ class Partitioner:
     `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
     `known_topic` has the metadata of one topic (None: not known), `pick` returns a random number
     below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it has no
-    rule fill one partition up to about `sticky_bytes`, then the next (KIP-480's sticky
-    partitioning, in a fixed order from a random start, so that few batches spread evenly); with
+    rule fill one partition up to about `sticky_bytes`, then the next (sticky partitioning as in
+    KIP-794, but in a fixed order from a random start, so that few batches spread evenly); with
     round_robin each row goes to the next. As in Java, partitions without a leader get no such rows.
     """
 

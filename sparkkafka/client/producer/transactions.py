@@ -107,7 +107,8 @@ FENCED = frozenset(
     }
 )
 """The error codes if another writer has taken over the transactional id, or the broker has ended
-the transaction because it was open for longer than its timeout."""
+the transaction because it was open for longer than its timeout, or has forgotten the id after
+transactional.id.expiration.ms (INVALID_PRODUCER_ID_MAPPING). Only a new producer can go on."""
 
 GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """The error codes of EndTxn, AddPartitionsToTxn, … for a transaction that is not open any more."""
@@ -1086,8 +1087,8 @@ class TransactionManager(ProducerTransaction):
         raise TransactionError(text) from reason
 
     def _as_fenced(self, error: KafkaError) -> KafkaError:
-        """Return a ProducerFencedError in place of an error whose code says that the producer is
-        fenced; else the same error."""
+        """Return a ProducerFencedError in place of an error with one of the codes FENCED; else the
+        same error."""
         code = getattr(error, "code", None)
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error

@@ -215,7 +215,8 @@ class ShareConsumer(arguments.ClientBase):
 
     def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
         """Decode and return acquired records, at most max.poll.records. Acknowledge gaps (offsets
-        without a record). After a damaged batch end: the next poll raises its error."""
+        without a record). A damaged batch ends this; its error is raised at once if there are no
+        records before it, else by the next poll."""
         collected: list[acknowledgements.ShareRecord] = []
         acquired = self._fetcher.acquired
         while acquired and len(collected) < self._options.max_poll_records:
@@ -229,7 +230,7 @@ class ShareConsumer(arguments.ClientBase):
                     raise damage.error from None
                 self._error_of_next_poll = damage.error
                 break
-            except BaseException:  # Ctrl-C: it is not known which records are decoded
+            except BaseException:  # Ctrl-C: it is not known which records of it are decoded
                 self._fetcher.release(source)
                 raise
             self._fetcher.add_acknowledgements(source, gaps)

@@ -306,7 +306,8 @@ class _LargeRecord:
         progress, batch = self._progress, self._batch
         return error_type(
             f"record {progress.records + 1} of {batch.record_count} of a batch {message}",
-            progress.payload_bytes,
+            position=progress.payload_bytes,
+            # The offset after the last good record: the record's own may be unreadable.
             offset=batch.base_offset + progress.last_delta + 1,
         )
 

@@ -489,6 +489,7 @@ def _length_codec(kind: Primitive[int], *, nullable: bool, flexible: bool) -> Va
         if not flexible:
             length: int = read_number(reader)
         elif start < reader.end and (byte := reader.buffer[start]) < 0x80:
+            # A varint of one byte, as nearly always: without a call.
             reader.pos, length = start + 1, byte - 1
         else:
             length = reader.unsigned_varint() - 1
