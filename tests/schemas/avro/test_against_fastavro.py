@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro import skip
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -118,9 +119,9 @@ def test_damage_is_a_good_row_or_a_bad_one(
     result = decode(definition, payloads)
     got = plain(result.values)
     alone = decode(definition, [payloads[row]])
-    many = decode(definition, [payloads[row]] * 200)  # more than are followed one by one
+    many = decode(definition, [payloads[row]] * MAX_OWN_REASONS)
     assert set(many.reasons) == set(result.reasons) == set(alone.reasons)
-    assert plain(many.values) == [got[row]] * 200
+    assert plain(many.values) == [got[row]] * MAX_OWN_REASONS
     assert plain(alone.values) == [got[row]]
     for other, payload in enumerate(payloads):
         if other != row:
