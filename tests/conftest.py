@@ -39,6 +39,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LATE_WORKER = pytest.mark.flaky(
+    reruns=1,
+    only_rerun="Python worker failed to connect back",
+    reason="Spark waits 10 s for a new Python process, a constant of PythonWorkerFactory",
+)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.support.parallel import LongestFirst
 
@@ -51,6 +58,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.support.parallel import in_turn
 
         items[:] = in_turn(items)
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("flaky"):
+            item.add_marker(LATE_WORKER)
     if any(item.get_closest_marker(mark) for item in items for mark in HEAVY):
         from tests.support.quick_spark import set_environment
 
