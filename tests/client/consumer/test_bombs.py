@@ -2,8 +2,8 @@
 and that a poll keeps to its time.
 
 The promise of max.decompressed.batch.bytes: a process that reads takes at most one and a half times
-that and 20 MB, beside what it takes once its libraries are loaded, here after a first record. (The
-kernel counts 85 to 105 MB for these, by machine.)
+that and 20 MB, beside what it takes once its libraries are loaded: the peak of a process that reads
+one small record. (The kernel counts 85 to 105 MB for these, by machine.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ pytestmark = pytest.mark.slow
 MB = 1_000_000
 MIB = 1 << 20
 LIMIT = 64 * MIB
-ALLOWED = LIMIT * 3 // 2 + 20 * MB
+# Linux counts the pages of a process for each CPU, and its sums may be off by some hundred KB.
+ALLOWED = LIMIT * 3 // 2 + 20 * MB + 1 * MB
 
 # What the child does: everything that it can read, and the errors, as JSON.
 CHILD = """
@@ -51,15 +52,14 @@ def memory(name):  # bytes
     lines = open("/proc/self/status")
     return next(int(l.split()[1]) * 1024 for l in lines if l.startswith(name))
 
-def load(servers):  # bytes that a process takes once it has read a record
+def load(servers):  # print the bytes that a process takes once it has read a record
     with Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest"}) as c:
         c.assign([("loaded", 0)])
         while not c.poll_arrow(1.0).num_rows:
             pass
-    return memory("VmRSS")
+    print(memory("VmHWM"))
 
 def as_a_task(servers, limit, end):
-    loaded = load(servers)
     rows, seen, errors = 0, 0, []
     settings = {"bootstrap.servers": servers, "max.decompressed.batch.bytes": str(limit)}
     with Cluster(parse_admin_settings(settings)) as cluster, RangeReader(
@@ -73,10 +73,9 @@ def as_a_task(servers, limit, end):
         except Exception as error:
             errors.append([type(error).__name__, str(error)])
     print(json.dumps({"rows": rows, "seen": seen, "errors": errors,
-                      "peak": memory("VmHWM") - loaded}))
+                      "peak": memory("VmHWM")}))
 
 def as_a_consumer(servers, how, limit, timeout_s, max_calls):
-    loaded = load(servers)
     rows, errors, calls, seen = 0, [], 0, 0
     with Consumer({"bootstrap.servers": servers, "max.decompressed.batch.bytes": limit,
                    "max.partition.fetch.bytes": 64 << 20, "auto.offset.reset": "earliest"}) as c:
@@ -103,7 +102,7 @@ def as_a_consumer(servers, how, limit, timeout_s, max_calls):
                     break
                 c.seek(("t", 0), error.next_offset)
     print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "calls": calls,
-                      "peak": memory("VmHWM") - loaded}))
+                      "peak": memory("VmHWM")}))
 """
 
 
@@ -230,9 +229,11 @@ def read(
     code = f"as_a_consumer({servers!r}, {how!r}, {limit}, {timeout_s}, {max_calls})"
     if how == "fetcher":  # as Spark's tasks read
         code = f"as_a_task({servers!r}, {limit}, {max_calls})"
-    ended = forks.run(CHILD, {how: code})[how]
-    assert ended.code == 0, ended.text
-    return json.loads(ended.text.splitlines()[-1])
+    ended = forks.run(CHILD, {"loaded": f"load({servers!r})", how: code})
+    assert {e.code for e in ended.values()} == {0}, ended
+    found = json.loads(ended[how].text.splitlines()[-1])
+    found["peak"] -= int(ended["loaded"].text.splitlines()[-1])
+    return found
 
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
