@@ -9,7 +9,7 @@ deleted row again. In `d` a truncate is a row without a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql.types import (
     ArrayType,
@@ -58,6 +58,10 @@ class Merge:
 
     collate: str = ""
     """The clause with which a database compares positions by their bytes, as Spark does."""
+
+    key_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bounds of the key's columns of numbers in the changes. With them Spark skips files of the
+    target by their statistics."""
 
     known_operator: str = ">="
     """The SQL operator with which a stored delete makes a new one unnecessary."""
@@ -156,6 +160,14 @@ class Merge:
         """The SELECT of the changes that are newer than the known deletes."""
         return f"SELECT * FROM {self.changes} _s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
+    def match_target(self, changes: str) -> str:
+        """Return the condition that a relation of changes and the table have the same key."""
+        ranges = (
+            f" AND t.{self.name(key)} BETWEEN {low} AND {high}"
+            for key, (low, high) in self.key_ranges.items()
+        )
+        return self.match(changes, "t") + "".join(ranges)
+
     def spark_merge(self, truncate: str | None) -> str:
         """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
         columns = (*self.columns, POSITION)
@@ -168,7 +180,7 @@ class Merge:
         sets = ", ".join(f"t.{self.name(column)} = {values[column]}" for column in columns)
         inserted = f"{self.names(*self.columns, prefix='_s.')}, {inserted}"
         text = (
-            f"MERGE INTO {self.target} t USING {self.changes} _s ON {self.match('_s', 't')}"
+            f"MERGE INTO {self.target} t USING {self.changes} _s ON {self.match_target('_s')}"
             f" WHEN MATCHED AND _s.{DELETED} AND {self.after_target} THEN DELETE"
             f" WHEN MATCHED AND {self.after_target} THEN UPDATE SET {sets}"
             f" WHEN NOT MATCHED AND NOT _s.{DELETED}"
@@ -267,7 +279,7 @@ class HistoryMerge(Merge):
         events = (
             f"SELECT {self.names(*self.columns, POSITION, prefix='t.')}, false AS {DELETED},"
             f" '' AS {UNAVAILABLE}, false AS {STARTED}"
-            f" FROM {self.target} t LEFT SEMI JOIN {changed} ON {self.match('k', 't')}"
+            f" FROM {self.target} t LEFT SEMI JOIN {changed} ON {self.match_target('k')}"
             f" UNION ALL SELECT {self.names(*self.columns, POSITION, prefix='_s.')}, false,"
             f" _s.{UNAVAILABLE}, _s.{STARTED} FROM {self.changes} _s WHERE {self._is_new}"
             f" UNION ALL {end} JOIN {changed} ON {self.match('k', 'd')}"
@@ -300,7 +312,7 @@ class HistoryMerge(Merge):
         same = " AND ".join(f"t.{name} <=> _s.{name}" for name in ends)
         return (
             f"MERGE INTO {self.target} t USING {self.changes} _s"
-            f" ON {self.match('_s', 't')} AND _s.{POSITION} = t.{POSITION}"
+            f" ON {self.match_target('_s')} AND _s.{POSITION} = t.{POSITION}"
             f" WHEN MATCHED AND NOT ({same})"
             f" THEN UPDATE SET {', '.join(f't.{name} = _s.{name}' for name in ends)}"
             f" WHEN NOT MATCHED THEN INSERT ({self.names(*self.all_columns)})"

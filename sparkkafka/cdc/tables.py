@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType
 
 from sparkkafka.cdc.databases import apply_to_database
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types, columns_to_add
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 ADD, FAIL = "add", "fail"
+_MAX_LONG = 2**63 - 1
 
 
 def apply(
@@ -110,11 +112,11 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
     _prepare(spark, merge, rows, add_columns)
     cached = _cache(rows)
     try:
-        facts = _facts(cached)
+        facts = _facts(cached, merge.keys)
         if facts.out_of_order:
             cached.unpersist()
             cached = _cache(read())
-            facts = _facts(cached)
+            facts = _facts(cached, merge.keys)
         if facts.unavailable and (filled := changes.to_fill(_unavailable(cached))):
             cached.unpersist()
             cached = _cache(read(filled))
@@ -122,6 +124,8 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         rows = cached.select("row.*")
         (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
+        if truncate is None:  # a truncate may delete rows of other keys
+            merge = replace(merge, key_ranges=_key_ranges(rows, merge.keys, facts))
         has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
         are_newer = scd == 1 and (not has_table or _are_newer(spark, merge, facts))
@@ -150,10 +154,15 @@ def _cache(rows: DataFrame) -> DataFrame:
     return rows.select(F.struct("*").alias("row")).persist()
 
 
-def _facts(cached: DataFrame) -> Row:
+def _facts(cached: DataFrame, keys: Sequence[str]) -> Row:
     """Compute the rows that `_cache` persists, and return the facts that decide how they are
     merged."""
     rows = cached.select("row.*")
+    ranges = [
+        aggregate(column_at(key)).alias(f"{aggregate.__name__} {key}")
+        for key in _number_columns(rows, keys)
+        for aggregate in (F.min, F.max)
+    ]
     out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
     [facts] = rows.agg(
         F.max(DELETED).alias("has_deletes"),
@@ -161,8 +170,27 @@ def _facts(cached: DataFrame) -> Row:
         F.max(F.when(~F.col(DELETED), F.col(UNAVAILABLE))).alias("unavailable"),
         F.max(out_of_order).alias("out_of_order"),
         F.min(F.expr(lower_bound(POSITION))).alias("first_position"),
+        *ranges,
     ).collect()
     return facts
+
+
+def _key_ranges(rows: DataFrame, keys: Sequence[str], facts: Row) -> dict[str, tuple[int, int]]:
+    """Return bounds for each column of numbers in the key, unless there are no rows."""
+    found = {key: (facts[f"min {key}"], facts[f"max {key}"]) for key in _number_columns(rows, keys)}
+    return {key: _widened(low, high) for key, (low, high) in found.items() if low is not None}
+
+
+def _number_columns(rows: DataFrame, keys: Sequence[str]) -> list[str]:
+    return [key for key in keys if isinstance(rows.schema[key].dataType, IntegralType)]
+
+
+def _widened(low: int, high: int) -> tuple[int, int]:
+    """Return bounds around the values from low to high, which are the same in many batches: Spark
+    compiles a query again if its numbers are other ones."""
+    size = 1 << (high - low).bit_length()
+    start = low // size * size
+    return max(start, -_MAX_LONG - 1), min(start + 2 * size - 1, _MAX_LONG)
 
 
 def _unavailable(cached: DataFrame) -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import DataType
 
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types
+from sparkkafka.cdc.tables import _widened
 from sparkkafka.errors import OptionError
 
 pytestmark = pytest.mark.spark
@@ -38,6 +41,27 @@ def test_spark_parses_the_statements(spark: Any, truncate: str | None) -> None:
         "WithWindowDefinition"
         in parser.parsePlan(history.spark_rows(truncate is not None)).toString()
     )
+
+
+def test_a_merge_reads_only_files_that_may_have_the_keys_of_numbers(spark: Any) -> None:
+    merge = Merge(**{**NAMES, "key_ranges": {"ta`x": (-(2**63), 2**63 - 1)}})  # type: ignore[arg-type]
+    bounds = "t.`ta``x` BETWEEN -9223372036854775808 AND 9223372036854775807"
+    history = HistoryMerge(**vars(merge))
+    for text in (merge.spark_merge(None), history.spark_merge(None), history.spark_rows(False)):
+        assert bounds in text
+        spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_bounds_of_a_key_have_all_its_values_and_change_seldom(keys: list[int]) -> None:
+    low, high = _widened(min(keys), max(keys))
+    assert -(2**63) <= low <= min(keys) <= max(keys) <= high < 2**63
+    assert high - low <= 4 * (max(keys) - min(keys)) + 1
+
+
+def test_bounds_stay_while_keys_grow() -> None:
+    bounds = {_widened(first, first + 1_000) for first in range(0, 100_000, 100)}
+    assert len(bounds) == 98
 
 
 def test_the_table_of_deletes_is_beside_the_target() -> None:
