@@ -139,10 +139,15 @@ def is_utf8(texts: pa.Array) -> Flags:
         return flags
     data, offsets = content_of(texts)
     others = np.flatnonzero(data >= 0x80)
-    indexes = np.searchsorted(others, offsets)
-    rows = np.flatnonzero(np.diff(indexes))
+    if len(others) < len(texts):
+        rows = np.searchsorted(offsets, others, "right") - 1  # of each of these bytes
+        is_first = np.diff(rows, prepend=-1) != 0
+        rows, first = rows[is_first], others[is_first]
+    else:
+        indexes = np.searchsorted(others, offsets)
+        rows = np.flatnonzero(np.diff(indexes))
+        first = others[indexes[rows]]
     # The first byte that is not ASCII begins a character, and another byte of it follows.
-    first = others[indexes[rows]]
     second = data.take(first + 1, mode="clip")
     flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
     rows = rows[flags[rows]]

@@ -45,6 +45,7 @@ _FREE_ITEMS: Final = 64
 its bytes. Without a limit, a payload of a few bytes could allocate any amount of memory."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
+NOT_UTF8: Final = "the text is not UTF-8"
 LONG_VARINT: Final = "a number of more than 64 bits"
 
 Reason = str | Callable[[int], str]
@@ -66,7 +67,7 @@ class Chunk:
     `data`: the bytes of the payloads, then zeros if `zeros_at` was used. `sizes`: the bytes of each
     payload. `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`:
     code that reads by several cursors compares it, to find out whether rows have become bad
-    meanwhile. `joins_texts`: the texts of a record's fields may be copied together.
+    meanwhile.
     """
 
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
@@ -74,7 +75,6 @@ class Chunk:
         self.budget = budget
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.failures = 0
-        self.joins_texts = False
         # By row: how many items without bytes, and bytes of decoded values, it may still have.
         self._free_items = sizes + _FREE_ITEMS
         self._row_budgets = sizes * COLUMN_BYTES_PER_BYTE + ROW_BYTES
@@ -99,19 +99,24 @@ class Chunk:
         """The data for reads of single values: indexing bytes is faster than indexing an array."""
         return self.data.tobytes()
 
-    def fail(self, rows: Ints, path: str, reason: Reason) -> None:
-        """Mark rows as bad. `reason` may be a function of the index in `rows`."""
+    def fail(self, rows: Ints, path: str, reason: Reason, *, is_first: bool = False) -> None:
+        """Mark rows as bad. `reason` may be a function of the index in `rows`. `is_first`: it
+        replaces the reasons of rows that are bad already."""
         self.failures += 1
-        few = max(0, MAX_OWN_REASONS - np.count_nonzero(self.is_bad))
-        new = np.flatnonzero(~self.is_bad[rows])
+        few = MAX_OWN_REASONS - np.count_nonzero(self.is_bad)
+        bad = rows
+        if not is_first:
+            new = np.flatnonzero(~self.is_bad[rows])
+            bad = rows[new]
         self.is_bad[rows] = True
-        bad = rows[new]
         if not isinstance(reason, str):
-            # Many items of one row may be bad; the row keeps the first one's reason.
-            bad, first = np.unique(bad, return_index=True)
-            for index, row in zip(new[first[:few]].tolist(), bad[:few].tolist(), strict=True):
-                self.reasons[row] = cut(f"{label(path)}: {reason(index)}")
-            bad, reason = bad[few:], OTHER_REASON
+            if few > 0:
+                # Many items of one row may be bad; the row keeps the first one's reason.
+                bad, first = np.unique(bad, return_index=True)
+                for index, row in zip(new[first[:few]].tolist(), bad[:few].tolist(), strict=True):
+                    self.reasons[row] = cut(f"{label(path)}: {reason(index)}")
+                bad = bad[few:]
+            reason = OTHER_REASON
         # One text for all rows: `limit_reasons` counts it once.
         self.reasons[bad] = cut(f"{label(path)}: {reason}")
 
@@ -185,14 +190,15 @@ class Cursor:
 
     # --- bad rows
 
-    def fail(self, mask: Flags, path: str, reason: Reason) -> None:
+    def fail(self, mask: Flags, path: str, reason: Reason, *, is_first: bool = False) -> None:
         """Mark the rows of these entries as bad and the entries as inactive, unless they already
-        are. `reason` may be a function of the entry's index."""
-        entries = np.flatnonzero(mask & self.is_active())
+        are. `reason` may be a function of the entry's index. `is_first`: it replaces the reasons of
+        entries that became inactive after what is bad now was read; it is a text then."""
+        entries = np.flatnonzero(mask if is_first else mask & self.is_active())
         if not len(entries):
             return
         if isinstance(reason, str):
-            self.chunk.fail(self.rows_of(entries), path, reason)
+            self.chunk.fail(self.rows_of(entries), path, reason, is_first=is_first)
         else:
             numbers = entries.tolist()
             self.chunk.fail(self.rows_of(entries), path, lambda index: reason(numbers[index]))
@@ -285,19 +291,13 @@ class Cursor:
         lengths = unzigzag(raw)
         if failed is not None:
             lengths[failed] = 0
-        bad = lengths < 0
-        self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
-        lengths = np.where(bad, 0, lengths)
         remaining = self.end - self.at
-        over = lengths > remaining
+        over = lengths.view(np.uint64) > remaining.view(np.uint64)  # or negative
         if over.any():
             self.fail(
                 over,
                 path,
-                lambda entry: (
-                    f"{lengths.item(entry):,} bytes, but the payload has "
-                    f"{remaining.item(entry):,} more"
-                ),
+                lambda entry: _length_reason(lengths.item(entry), remaining.item(entry)),
             )
             lengths = np.where(over, 0, lengths)
         starts = self.at
@@ -348,6 +348,13 @@ class ItemsCursor(Cursor):
     def read_blobs(self, path: str) -> tuple[Ints, Ints]:
         lengths = next(self._columns).astype(np.int64)
         return next(self._columns), lengths
+
+
+def _length_reason(length: int, remaining: int) -> str:
+    """Return why a length is wrong if the payload has `remaining` more bytes."""
+    if length < 0:
+        return f"a length of {length:,} bytes"
+    return f"{length:,} bytes, but the payload has {remaining:,} more"
 
 
 def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:

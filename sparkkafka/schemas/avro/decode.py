@@ -38,7 +38,7 @@ from sparkkafka.schemas.arrays import (
     repeated_keys,
     spread,
 )
-from sparkkafka.schemas.avro.cursor import INACTIVE, Chunk, Cursor
+from sparkkafka.schemas.avro.cursor import INACTIVE, NOT_UTF8, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
 from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label, limit_reasons
@@ -64,7 +64,6 @@ class AvroDecoder:
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
         self._row_bytes = bytes_per_value(decoder.type) + decoder.default_bytes
-        self._joins_texts = True
 
     @property
     def type(self) -> pa.DataType:
@@ -111,21 +110,10 @@ class AvroDecoder:
         if end - begin > _MAX_BYTES:
             reason = f"the value: {end - begin:,} bytes are too many"
             return pa.nulls(count, self.type), np.zeros(1, np.int64), [reason]
-        left = budget.left
-        while True:
-            cursor = cursor_of(data[begin:end], offsets - begin, budget)
-            cursor.chunk.joins_texts = self._joins_texts
-            if not valid.all():
-                cursor = cursor.where(valid)
-            try:
-                values = self._decoder.read(cursor)
-            except JoinedTextError:
-                budget.left = left
-                self._joins_texts = False
-            else:
-                break
-        if not cursor.chunk.failures:  # else the next chunk may have such texts, too
-            self._joins_texts = True
+        cursor = cursor_of(data[begin:end], offsets - begin, budget)
+        if not valid.all():
+            cursor = cursor.where(valid)
+        values = self._decoder.read(cursor)
         remaining = cursor.end - cursor.at
         over = (remaining != 0) & cursor.is_active()
         if over.any():
@@ -142,15 +130,11 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
     return Cursor(Chunk(data, np.diff(offsets), budget), offsets[:-1], offsets[1:])
 
 
-class JoinedTextError(Exception):
-    """A text is not UTF-8 among those of several fields that were copied together: decode the chunk
-    again with `joins_texts` false, which finds the first reason of each bad row."""
-
-
 class LocatedTexts(NamedTuple):
-    """Texts of one field that have not been copied out of the data yet, one for each entry.
+    """Texts of the field `path` that have not been copied out of the data yet, one for each entry.
     `valid`: which are not null (None: all)."""
 
+    path: str
     starts: Ints
     lengths: Ints
     valid: Flags | None = None
@@ -324,10 +308,10 @@ class StringDecoder(BytesDecoder):
     def locate(self, cursor: Cursor) -> pa.Array | LocatedTexts:
         starts, lengths = self._blobs.locate(cursor)
         # Items are so many that calls matter less than the processor's cache.
-        joins = type(cursor) is Cursor and cursor.rows is None and cursor.chunk.joins_texts
+        joins = type(cursor) is Cursor and cursor.rows is None
         # `gather` copies texts that are all longer in another way.
         if joins and self.type == pa.string() and int(lengths.min(initial=13)) < 13:
-            return LocatedTexts(starts, lengths)
+            return LocatedTexts(self.path, starts, lengths)
         return self._copy(cursor, starts, lengths)
 
     def _copy(self, cursor: Cursor, starts: Ints, lengths: Ints) -> pa.Array:
@@ -338,7 +322,7 @@ class StringDecoder(BytesDecoder):
             return texts if texts.type == self.type else texts.cast(self.type)
         except pa.ArrowInvalid:
             bad = ~is_utf8(raw)
-        cursor.fail(bad, self.path, "the text is not UTF-8")
+        cursor.fail(bad, self.path, NOT_UTF8)
         return as_texts(cursor.gather(starts, np.where(bad, 0, lengths))).cast(self.type)
 
 
@@ -489,7 +473,7 @@ class RecordDecoder(ValueDecoder):
         """Return a struct for each entry. Each of the writer's fields is read, or skipped if the
         reader lacks it, for all entries, in order; those that the writer lacks get defaults."""
         count = len(cursor)
-        children: list[pa.Array] = [None] * self.type.num_fields
+        children: dict[int, Any] = {}
         for step in self._steps:
             if isinstance(step, Skipper):
                 step.skip(cursor)
@@ -499,25 +483,32 @@ class RecordDecoder(ValueDecoder):
         _copy_texts(cursor, children)
         for index, value in self._defaults.items():
             children[index] = value.take(from_numpy(np.zeros(count, np.int32)))
-        return pa.Array.from_buffers(self.type, count, [None], children=children)
+        arrays = [children[index] for index in range(self.type.num_fields)]
+        return pa.Array.from_buffers(self.type, count, [None], children=arrays)
 
 
-def _copy_texts(cursor: Cursor, columns: list[Any]) -> None:
-    """Replace the located texts among the columns by arrays. One step copies those of all fields,
-    since its calls would take a third of the time of wide records. Raises JoinedTextError."""
-    located = {index: texts for index, texts in enumerate(columns) if type(texts) is LocatedTexts}
+def _copy_texts(cursor: Cursor, columns: dict[int, Any]) -> None:
+    """Replace the located texts among the columns, which are in the order of their bytes, by
+    arrays. One step copies those of all fields, since its calls would take a third of the time of
+    wide records. A text that is not UTF-8 makes its row bad."""
+    located = {index: texts for index, texts in columns.items() if type(texts) is LocatedTexts}
     if not located:
         return
-    starts, lengths, _ = next(iter(located.values()))
+    _, starts, lengths, _ = next(iter(located.values()))
     if len(located) > 1:
         starts = np.concatenate([texts.starts for texts in located.values()])
         lengths = np.concatenate([texts.lengths for texts in located.values()])
     raw = cursor.gather(starts, lengths)
-    try:
-        _, offsets, data = as_texts(raw).buffers()
-    except pa.ArrowInvalid:
-        raise JoinedTextError from None
     count = len(cursor)
+    try:
+        joined = as_texts(raw)
+    except pa.ArrowInvalid:
+        bad = ~is_utf8(raw)
+        # No text is located after a row has become bad: the first bad text is the first reason.
+        for texts, rows in reversed([*zip(located.values(), bad.reshape(-1, count), strict=True)]):
+            cursor.fail(rows, texts.path, NOT_UTF8, is_first=True)
+        joined = as_texts(cursor.gather(starts, np.where(bad, 0, lengths)))
+    _, offsets, data = joined.buffers()
     for number, (index, texts) in enumerate(located.items()):
         bitmap = None if texts.valid is None else validity(texts.valid)
         # The offsets of the field's texts in those of all fields, of four bytes each.
@@ -629,7 +620,7 @@ class UnionDecoder(ValueDecoder):
         )
 
     def read(self, cursor: Cursor) -> pa.Array:
-        columns = [self.locate(cursor)]
+        columns = {0: self.locate(cursor)}
         _copy_texts(cursor, columns)
         return columns[0]
 
@@ -640,6 +631,10 @@ class UnionDecoder(ValueDecoder):
             byte = cursor.chunk.data.take(cursor.at, mode="clip")
             if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch
                 return self._read_optional(self._optional, cursor, byte >> 1)
+            # Some rows are bad, or numbers have several bytes: the last one of null's is 0, too.
+            numbers = self._union.read_branches(cursor).astype(np.uint8)
+            cursor.at = cursor.at - cursor.is_active()
+            return self._read_optional(self._optional, cursor, numbers)
         numbers = self._union.read_branches(cursor)
         count = len(numbers)
         # For each member: the branches that become it, as (which entries have the branch, values).

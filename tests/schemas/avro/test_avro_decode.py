@@ -213,6 +213,29 @@ def test_texts_of_several_fields_that_are_not_utf8() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", "text"),
+        ("long", 7),
+        ("double", 0.5),
+        (record(("b", "string"), name="Inner"), {"b": "text"}),
+    ],
+)
+def test_branch_numbers_that_are_wrong_or_longer_than_needed(kind: Any, value: Any) -> None:
+    """A wrong branch number leaves the other rows of a union as they are."""
+    definition = record(("u", ["null", kind]), ("n", "int"))
+    bytes_of_value = written(kind, value)
+    branches = [b"\x02" + bytes_of_value, b"\x00", b"\x82\x00" + bytes_of_value, b"\x80\x00"]
+    rows = [{"u": each, "n": 5} for each in (value, None, value, None)]
+    payloads = [branch + b"\x0a" for branch in branches]
+    for wrong in (b"\x05" + bytes_of_value, b"\x04", b"\xff" * 11, b""):
+        result = decode(definition, [payloads[0], wrong, *payloads, wrong])
+        assert result.values.to_pylist() == [rows[0], None, *rows, None]
+        assert result.bad_rows.tolist() == [1, 6]
+        assert all(reason.startswith("field u: ") for reason in result.reasons)
+
+
 # ---------------------------------------------------------------------------- input
 
 
