@@ -803,12 +803,13 @@ KAFKA: tuple[Option, ...] = (
         "Maximum wait before reconnecting to a broker."),
     used("socket.connection.setup.timeout.ms", _BOTH, "client.socket_connection_setup_timeout_ms",
         long_ms(1), "Maximum time to connect to a broker."),
-    used("connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
+    used("connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(-1),
         "A connection that was idle for this long is closed and replaced before its next use. "
         "Set it below the limits of brokers (600000), load balancers and firewalls. In Spark, a "
         "Python worker keeps a task's connections for its next task with the same settings and "
-        "credentials: for this long if the option is set, else for 10000 ms. 0: no idle "
-        "connection is closed, and each task opens its own connections."),
+        "credentials: for this long if the option is set, else for 10000 ms. -1: no idle "
+        "connection is closed, and workers keep connections for 10000 ms. 0: no idle connection is "
+        "closed, and each task opens its own connections."),
     used("metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
         "Age after which metadata is refreshed even if nothing has failed."),
     used("metadata.recovery.strategy", _BOTH, "client.metadata_recovery_strategy",

@@ -401,7 +401,9 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
     else:  # as in Java's AdminClient: a longer request.timeout.ms raises this default
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
         fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
-    if "connections_max_idle_ms" in fields:
+    if fields.get("connections_max_idle_ms") == -1:  # as in Java's Selector, NO_IDLE_TIMEOUT_MS
+        fields["connections_max_idle_ms"] = 0
+    elif "connections_max_idle_ms" in fields:
         fields["kept_max_idle_ms"] = fields["connections_max_idle_ms"]
     # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
     for kind in ("retry", "reconnect"):

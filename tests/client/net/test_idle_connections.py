@@ -170,3 +170,5 @@ def test_the_setting() -> None:
     assert parse_admin_settings(given).connections_max_idle_ms == DEFAULT_S * 1000
     options = parse_admin_settings(given | {"connections.max.idle.ms": "180000"})
     assert (options.connections_max_idle_ms, options.kept_max_idle_ms) == (180_000, 180_000)
+    never = parse_admin_settings(given | {"connections.max.idle.ms": "-1"})  # as in Java
+    assert (never.connections_max_idle_ms, never.kept_max_idle_ms) == (0, 10_000)
