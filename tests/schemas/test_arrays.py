@@ -14,6 +14,7 @@ from sparkkafka.schemas.arrays import (
     null_outside,
     offsets_of,
     repeated_keys,
+    replace_bad_texts,
     spread,
 )
 
@@ -90,3 +91,19 @@ def test_which_bytes_are_utf8_is_what_python_says() -> None:
     same = [value.decode("utf-8", "replace").encode() == value for value in values]
     assert is_utf8(pa.array(values, pa.binary())).tolist() == same
     assert sum(same) > 2_000
+    for longer in (b"", b"\xff" * 30):  # few bytes of a text are not ASCII, or many
+        texts, flags = replace_bad_texts(
+            pa.array(
+                [
+                    value if good else value + longer
+                    for value, good in zip(values, same, strict=True)
+                ]
+            )
+        )
+        texts.validate(full=True)
+        assert flags.tolist() == same
+        assert all(
+            text == value.decode()
+            for text, value, good in zip(texts.to_pylist(), values, same, strict=True)
+            if good
+        )

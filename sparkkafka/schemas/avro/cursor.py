@@ -206,9 +206,9 @@ class Cursor:
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
         """Mark the row of one entry as bad, and the entry as inactive."""
-        mask: Flags = np.zeros(len(self), np.bool_)
-        mask[entry] = True
-        self.fail(mask, error.path, error.reason)
+        entries = np.array([entry])
+        self.chunk.fail(self.rows_of(entries), error.path, error.reason)
+        self._deactivate(entries)
 
     def deactivate_bad(self, failures: int) -> None:
         """Make the entries of bad rows inactive, if other cursors have marked rows as bad since

@@ -32,10 +32,10 @@ from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, unzig
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import (
     as_texts,
-    is_utf8,
     null_outside,
     offsets_of,
     repeated_keys,
+    replace_bad_texts,
     spread,
 )
 from sparkkafka.schemas.avro.cursor import INACTIVE, NOT_UTF8, Chunk, Cursor
@@ -319,11 +319,10 @@ class StringDecoder(BytesDecoder):
         raw = cursor.gather(starts, lengths)
         try:
             texts = as_texts(raw)
-            return texts if texts.type == self.type else texts.cast(self.type)
         except pa.ArrowInvalid:
-            bad = ~is_utf8(raw)
-        cursor.fail(bad, self.path, NOT_UTF8)
-        return as_texts(cursor.gather(starts, np.where(bad, 0, lengths))).cast(self.type)
+            texts, is_good = replace_bad_texts(raw)
+            cursor.fail(~is_good, self.path, NOT_UTF8)
+        return texts if texts.type == self.type else texts.cast(self.type)
 
 
 class UuidDecoder(ValueDecoder):
@@ -503,11 +502,11 @@ def _copy_texts(cursor: Cursor, columns: dict[int, Any]) -> None:
     try:
         joined = as_texts(raw)
     except pa.ArrowInvalid:
-        bad = ~is_utf8(raw)
+        joined, is_good = replace_bad_texts(raw)
+        bad = ~is_good.reshape(-1, count)
         # No text is located after a row has become bad: the first bad text is the first reason.
-        for texts, rows in reversed([*zip(located.values(), bad.reshape(-1, count), strict=True)]):
+        for texts, rows in reversed([*zip(located.values(), bad, strict=True)]):
             cursor.fail(rows, texts.path, NOT_UTF8, is_first=True)
-        joined = as_texts(cursor.gather(starts, np.where(bad, 0, lengths)))
     _, offsets, data = joined.buffers()
     for number, (index, texts) in enumerate(located.items()):
         bitmap = None if texts.valid is None else validity(texts.valid)

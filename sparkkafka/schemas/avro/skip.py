@@ -366,9 +366,11 @@ class ItemsSkipper(Skipper):
         of all arrays, in order. `keep_values`: it may be an ItemsCursor."""
         located: list[_Block] = []
         rounds: list[Round] | None = [] if keep_values and self.item.keeps_values else None
+        failures = cursor.chunk.failures
         counts = self._skip(cursor, located, rounds)
         if rounds and len(located) > 1:
             _put_starts(rounds, located[0].starts)
+            rounds = None
         if not located:
             starts = np.zeros(0, np.int64)
         elif len(located) == 1:
@@ -377,6 +379,11 @@ class ItemsSkipper(Skipper):
             entries_of = [np.repeat(block.entries, block.counts) for block in located]
             order = np.argsort(np.concatenate(entries_of), kind="stable")
             starts = np.concatenate([block.starts for block in located])[order]
+        if cursor.chunk.failures > failures and not rounds:
+            # Bad arrays may claim to have many items, none of which is read.
+            active = cursor.is_active()
+            starts = starts[np.repeat(active, counts)]
+            counts = counts * active
         ends, rows = cursor.end, cursor.rows
 
         def items() -> Cursor:
@@ -386,7 +393,7 @@ class ItemsSkipper(Skipper):
             at = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)
             return Cursor(cursor.chunk, at, end, entries if rows is None else rows[entries])
 
-        if rounds and len(located) == 1:
+        if rounds:
             columns = _in_order(rounds, len(starts))
             return counts, ItemsCursor(cursor.chunk, len(starts), columns, items)
         return counts, items()
@@ -514,7 +521,9 @@ class ItemsSkipper(Skipper):
             return
         next_items += skipped
         inner = cursor.select(entries)
+        counts = counts[entries]
         while unfinished >= _MIN_VECTOR:
+            failures = cursor.chunk.failures
             prefix = inner.prefix(unfinished)
             if starts is not None:
                 starts[next_items[:unfinished]] = prefix.at
@@ -522,6 +531,11 @@ class ItemsSkipper(Skipper):
             self.item.skip(prefix)
             inner.at[:unfinished], inner.end[:unfinished] = prefix.at, prefix.end
             skipped += 1
+            if cursor.chunk.failures > failures:  # without those that have become inactive
+                cursor.update(entries, inner)
+                active = np.flatnonzero(inner.is_active())
+                entries, counts, next_items = entries[active], counts[active], next_items[active]
+                inner = inner.select(active)
             unfinished = int(np.count_nonzero(counts > skipped))
         for index in range(unfinished):
             if inner.end[index] == INACTIVE:
@@ -530,7 +544,7 @@ class ItemsSkipper(Skipper):
             at, end, remaining = (
                 int(inner.at[index]),
                 int(inner.end[index]),
-                int(counts[entries[index]]) - skipped,
+                int(counts[index]) - skipped,
             )
             try:
                 inner.at[index] = self._locate_items(inner, at, end, remaining, item_starts)
