@@ -213,19 +213,20 @@ class Slice(NamedTuple):
             starts = np.arange(begin, begin + data.nbytes, data.itemsize, dtype=np.int32)
             return data.view(np.uint8), starts, starts + words.sizes
         # Half of the words end, and the others begin, at the middle of a row of up to 32 bytes.
+        bits = [words.bits for words in self.column]
         half = len(self.column) // 2
         before, after = self.column[:half], self.column[half:]
         data = np.empty((count, len(self.column)), np.uint64)
-        last = before[-1].words << (_BITS - before[-1].bits)
+        last = before[-1].words << (_BITS - bits[half - 1])
         if half == 2:
-            first = before[0].words << (_BITS - before[0].bits)
-            data[:, 0] = first << (_BITS - before[1].bits)
-            last |= first >> before[1].bits
+            first = before[0].words << (_BITS - bits[0])
+            data[:, 0] = first << (_BITS - bits[1])
+            last |= first >> bits[1]
         data[:, half - 1] = last
         first = after[0].words
         if len(after) == 2:
-            data[:, half + 1] = after[1].words >> (_BITS - after[0].bits)
-            first = first | (after[1].words << after[0].bits)
+            data[:, half + 1] = after[1].words >> (_BITS - bits[half])
+            first = first | (after[1].words << bits[half])
         data[:, half] = first
         middle = np.arange(begin, begin + data.nbytes, data.strides[0], dtype=np.int32)
         middle += np.int32(half * _MAX_WORD)

@@ -425,11 +425,17 @@ class UnionEncoder(ValueEncoder):
             number, encoder = self._branches[0]
             return constant(zigzag_bytes(number)) + encoder.encode(array, row_of)
         null = self._null_branch or 0
-        dtype: Any = np.int8 if max(null, max(self._branches)[0]) < 64 else np.int32
-        numbers: NDArray[Any] = np.full(len(array), null, dtype)
+        is_byte = max(null, max(self._branches)[0]) < 64
+        dtype: Any = np.uint8 if is_byte else np.uint32
+        codes: NDArray[Any] | None = None  # zigzag codes of the numbers, less that of null
         written: list[ByteColumn] = []
         for (number, encoder), column, mask in zip(self._branches, columns, masks, strict=True):
             if mask.any():
-                numbers += mask.view(np.int8) * dtype(number - null)
+                more = mask.view(np.uint8) * np.array(2 * (number - null)).astype(dtype)
+                codes = more if codes is None else codes + more
                 written += encoder.encode_valid(column, row_of, mask)
-        return [counts_of(numbers), *written]
+        if codes is None:
+            codes = np.zeros(len(array), dtype)
+        if null:
+            codes += dtype(2 * null)
+        return [numbers_of(codes) if is_byte else VarintColumn(codes, is_zigzag=False), *written]
