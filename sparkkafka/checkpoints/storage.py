@@ -187,7 +187,7 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EMLINK):
+            if error.errno in (errno.ELOOP, errno.EMLINK):  # a link; EMLINK on FreeBSD
                 raise _link_error(self.location_of(name)) from None
             raise _os_error(self.location_of(name), error) from error
         status = os.fstat(file)

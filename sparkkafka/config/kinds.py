@@ -112,13 +112,13 @@ def long_ms(low: int) -> Kind:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of "90s" or "15m", of "250" (milliseconds) or of "P1DT2H".
+    """Return the milliseconds of a duration: "90s", "15m", "250" (milliseconds) or "P1DT2H".
 
-    The first two are Spark's form (JavaUtils.timeStringAs), the third is ISO 8601 (Java's
-    Duration.parse) without a sign. Raises ValueError.
+    Numbers with or without a unit are Spark's form (JavaUtils.timeStringAs); the last one is ISO
+    8601 (Java's Duration.parse) without a sign. Raises ValueError.
     """
     text = text.strip()
-    iso_8601 = (
+    iso_8601 = (  # (?=.): something must follow P and T
         r"P(?=.)(?:([0-9]{1,9})D)?"
         r"(?:T(?=.)(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
     )

@@ -216,8 +216,8 @@ _FNV1A_PRIME = 0x01000193
 def fnv1a(keys: pa.Array) -> Words:
     """Return FNV-1a of each key, made positive as librdkafka's `fnv1a` and Sarama do it.
 
-    The hash of null means nothing. Both read the 32 bits as a signed number and drop its sign;
-    -2147483648, whose absolute value does not fit 32 signed bits, becomes 2147483648.
+    Both read the 32 bits as a signed number and drop its sign; -2147483648, whose absolute value
+    does not fit 32 signed bits, becomes 2147483648. The hash of null means nothing.
     """
     return hash_keys(keys, _Fnv1a())
 
@@ -310,6 +310,7 @@ class _Crc32:
         """Process four more bytes of each key, `words`, in its checksum so far, `state`: two bytes
         at a time, by a table for each pair. Changes both."""
         words ^= state
+        # All indexes are in the table; without `mode`, take would buffer its output.
         np.take(self._lower, words & np.uint32(0xFFFF), out=state, mode="clip")
         words >>= np.uint32(16)
         state ^= self._upper[words]

@@ -465,11 +465,11 @@ def _in_row_order(
 ) -> pa.Array:
     """Return the values of groups as one array of `count` rows; null for rows of no group."""
     typed = [(group, as_type(values, arrow_type)) for group, values in parts]
-    if len(typed) == 1 and typed[0][0].rows is None:
-        return typed[0][1]
     if not typed:
         return pa.nulls(count, arrow_type)
-    rows = [np.arange(count) if group.rows is None else group.rows for group, _ in typed]
+    rows = [group.rows for group, _ in typed if group.rows is not None]
+    if not rows:  # one group has all rows
+        return typed[0][1]
     return spread(pa.concat_arrays([values for _, values in typed]), np.concatenate(rows), count)
 
 

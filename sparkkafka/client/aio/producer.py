@@ -265,11 +265,12 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         super().__init__(_LoopProducer(config))
         self._closer = Worker(type(self).__name__)
         self._thread_id = 0  # of the loop's thread; 0 before the first call
+        # `_bind` sets these three.
         self._loop: asyncio.AbstractEventLoop
-        self._drained: asyncio.Future[None]
+        self._drained: asyncio.Future[None]  # done: what `drain` returns if it need not wait
         self._outcomes: LoopQueue[tuple[TopicRecords, Indexes] | asyncio.Future[None]]
-        self._freed = asyncio.Event()
-        self._memory_lock = asyncio.Lock()
+        self._freed = asyncio.Event()  # set when memory is freed
+        self._memory_lock = asyncio.Lock()  # held by the task that waits for memory
         self._buffer = self._client._buffer
         self._turn = Turn()
 

@@ -424,11 +424,12 @@ class _Balancer:
         self._foreign: dict[str, dict[str, set[int]]] = {member: {} for member in members}
 
     def balance(self) -> Assignments:
-        """Give partitions to their owners, the others to the smallest members (first to those in
-        their racks), then move partitions until the members are balanced."""
+        """Give partitions to their owners, the others to the members with the fewest partitions
+        (first to those in their racks), then move partitions until the members are balanced."""
         for tp, owner in self._owners.items():
             self._give(tp, owner)
-        for rack_only in (True, False) if self._racks else (False,):
+        passes = (True, False) if self._racks else (False,)
+        for rack_only in passes:
             for topic in self._topics:
                 for number in range(self._counts[topic]):
                     tp = TopicPartition(topic, number)

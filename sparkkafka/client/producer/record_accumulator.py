@@ -126,13 +126,14 @@ class SendBuffer:
         self.open.clear()
 
     def add(self, records: TopicRecords) -> None:
-        """Queue records behind all earlier ones, and wake the I/O thread."""
+        """Queue records behind all earlier ones, and wake the I/O thread. Raises the errors of
+        `raise_refusal`."""
         self.raise_refusal()
         self.close_open()
         self.ready.append(records)
         self.unfinished.add(records)
         self.used_bytes += records.size_bytes
-        self.wake()
+        self.wake()  # with the lock, once for many records
 
     def wait_for_memory(self, size_bytes: int, failure_text: Callable[[], str]) -> None:
         """Wait until `size_bytes` fit into the buffer or it is empty, at most for max.block.ms.

@@ -417,7 +417,8 @@ class Sender:
             queue.reset_producer_id()
 
     def _next_epoch(self, queue: PartitionQueue) -> None:
-        """Close a gap: continue at sequence 0 of the next epoch, without a request."""
+        """Continue at sequence 0 of the next epoch after a gap in the sequence numbers. This needs
+        no request, but after the last epoch the next batch requests a new producer id."""
         if queue.producer_epoch + 1 < EPOCH_LIMIT:
             queue.assign_producer_id(queue.producer_id, queue.producer_epoch + 1)
         else:

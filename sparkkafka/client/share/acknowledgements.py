@@ -293,9 +293,9 @@ def is_renewal(batch: AcknowledgementBatch) -> bool:
 def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
     """Return the offsets that these acknowledgements renew."""
     offsets: list[int] = []
-    for batch in filter(is_renewal, batches):  # a gap may have any number of offsets
+    for batch in filter(is_renewal, batches):  # no gaps, which may be too long for a list
         kinds = batch.acknowledge_types
-        if len(kinds) == 1:
+        if len(kinds) == 1:  # of all offsets of the batch
             offsets += range(batch.first_offset, batch.last_offset + 1)
         else:
             types_by_offset = enumerate(kinds, batch.first_offset)

@@ -110,11 +110,11 @@ def value_type(node: ConnectType) -> pa.DataType:
 
 def _decimal_digits(node: ConnectType) -> tuple[int, int] | None:
     """Return precision and scale of Connect's Decimal; None if no column can have them."""
-    scale = int(node.parameters["scale"])
+    scale = int(node.parameters["scale"])  # `connect_types` has checked it
     try:
         precision = int(node.parameters["connect.decimal.precision"])
     except (KeyError, TypeError, ValueError):
-        precision = MAX_DIGITS
+        precision = MAX_DIGITS  # the connector did not send it
     if not 0 <= scale <= precision <= MAX_DIGITS or not precision:
         return None
     return precision, scale

@@ -423,20 +423,20 @@ class _Batch:
     def _parsed_values(
         self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the row and the parsed value of the texts at `indexes`, without null. Rows of texts
-        that are not JSON become doubtful. `rows` has the row of each of `texts`, which do not nest
-        too deep."""
+        """Yield the row and the parsed value of the texts at `indexes`, except of those that are
+        `null`. Rows of texts that are not JSON become doubtful. `rows` has the row of each of
+        `texts`, which do not nest too deep."""
         if not len(indexes):
             return
         lengths = np.diff(arrow.blob_offsets(texts))[indexes]
-        pieces = np.cumsum(lengths) // _PARSED_BYTES
-        for piece in np.split(indexes, np.flatnonzero(np.diff(pieces)) + 1):
+        piece_numbers = np.cumsum(lengths) // _PARSED_BYTES
+        for piece in np.split(indexes, np.flatnonzero(np.diff(piece_numbers)) + 1):
             contents = texts.take(arrow.from_numpy(piece)).to_pylist()
             piece_rows = rows[piece].tolist()
             try:
                 values = syntax.parse(b"[%s]" % b",".join(contents), is_shallow=True)
                 read = list(zip(piece_rows, values, strict=True))
-            except ValueError:
+            except ValueError:  # a text is not JSON, or has several values
                 read = []
                 for row, content in zip(piece_rows, contents, strict=True):
                     try:

@@ -43,7 +43,7 @@ SKIP: Final = -1
 
 MAX_TAG: Final = (1 << 32) - 1
 
-_VARINT_BITS = 70  # ten bytes; protobuf drops the bits above the 64th
+_VARINT_BITS = 70  # ten bytes
 
 
 class WireData:
@@ -446,9 +446,9 @@ def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
         return data[at], at + 1
     try:
         value, at = read_varint(data, at, end, _VARINT_BITS)
-    except IndexError as error:
+    except IndexError as error:  # cut off; a BadVarintError is a ValueError
         raise ValueError(str(error)) from None
-    return value & 0xFFFFFFFFFFFFFFFF, at
+    return value & 0xFFFFFFFFFFFFFFFF, at  # protobuf drops the bits above the 64th
 
 
 def read_tag(data: Any, at: int, end: int) -> tuple[int, int]:

@@ -305,7 +305,7 @@ class FilterPushdownReader(KafkaBatchReader):
             starts = _first_offsets_at(cluster, partitions, start_ms)
             ends = _first_offsets_at(cluster, partitions, end_ms)
             without_start = [tp for tp, offset in starts.items() if offset < 0]
-            largest_ms = largest_timestamps(cluster, without_start)
+            largest_ms = largest_timestamps(cluster, without_start)  # see `narrow_by_times`
             narrowed = narrow_by_times(narrowed, start_ms, starts, ends, largest_ms)
         except UnknownTopicError as error:
             # A topic was deleted after its offsets were bound. Its tasks apply failOnDataLoss.
@@ -313,13 +313,13 @@ class FilterPushdownReader(KafkaBatchReader):
         # A warning, since the next query of the same DataFrame may miss rows without an error.
         log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
-            "keep these for later queries of the same DataFrame: call load() for each query",
+            "keep them for later queries of the same DataFrame: call load() for each query",
             sum(planned.count for planned in narrowed),
             sum(planned.count for planned in ranges),
         )
         if self.bounds.times_ms == EVERYTHING:
             return narrowed
-        first_ms, last_ms = self.bounds.times_ms
+        first_ms, last_ms = self.bounds.times_ms  # the tasks drop records outside of these
         return [replace(planned, times_ms=(first_ms, last_ms)) for planned in narrowed]
 
 
