@@ -3,7 +3,7 @@ user, client id or address."""
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
@@ -222,7 +222,7 @@ class QuotaAdmin(AdminCalls):
             ).items():
                 arguments.checked_name(key, f"a quota of {entity}")
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if value is not None and not (is_number and math.isfinite(value)):
+                if value is not None and not (is_number and abs(value) <= sys.float_info.max):
                     raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
             changes[entity] = ops
         handler, lookup = _AlterQuotas(changes, validate_only), ToController(self._cluster)

@@ -32,7 +32,7 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.transactions import HINTS, Transaction, init_transactions, with_hint
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, request_topics
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol import messages
 
 ONGOING = "Ongoing"
@@ -330,6 +330,15 @@ class _Abort(ApiHandler[TopicPartition, None]):
                 yield tp, Outcome.of(row)
 
 
+def _checked_ids(value: Iterable[str]) -> list[str]:
+    """Return the argument `transactional_ids` as a list. Raises OptionError, also for an empty id,
+    which brokers refuse as an invalid request."""
+    transactional_ids = arguments.checked_names(value, "transactional_ids")
+    if "" in transactional_ids:
+        raise OptionError("transactional_ids: a transactional id is not empty, got ''")
+    return transactional_ids
+
+
 class TransactionAdmin(AdminCalls):
     """The calls of `Admin` about transactions and producers."""
 
@@ -376,7 +385,7 @@ class TransactionAdmin(AdminCalls):
         """Describe transactions: state, producer, age and partitions (Kafka 3.0). Return results by
         transactional id. The error of an id that is not known is a BrokerError
         TRANSACTIONAL_ID_NOT_FOUND."""
-        items = arguments.checked_names(transactional_ids, "transactional_ids")
+        items = _checked_ids(transactional_ids)
         handler = _DescribeTransactions(self._cluster)
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         return self._each(items, handler, lookup, "describing transactions", timeout_s)
@@ -431,7 +440,7 @@ class TransactionAdmin(AdminCalls):
     ) -> Results[str, FencedProducer]:
         """Fence the producers with these transactional ids, and abort their open transactions.
         Return results by transactional id."""
-        items = dict.fromkeys(arguments.checked_names(transactional_ids, "transactional_ids"))
+        items = dict.fromkeys(_checked_ids(transactional_ids))
         with self._call(timeout_s) as (cluster, deadline):
             timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
             fenced = fence(cluster, items, timeout_ms, deadline)

@@ -12,6 +12,8 @@ import pytest
 from sparkkafka.client import (
     Admin,
     AlterConfigOp,
+    ClientQuotaAlteration,
+    ClientQuotaEntity,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -24,6 +26,7 @@ from tests.client.support import settings
 
 TP = TopicPartition("orders", 0)
 ORDERS = ConfigResource("topic", "orders")
+HUGE = 10**400  # more than the float of the request can be
 
 
 def test_a_new_topic_takes_its_numbers_by_position(fake_cluster: Any) -> None:
@@ -135,6 +138,14 @@ WRONG: list[tuple[Act, str]] = [
     # transactions and brokers
     (lambda admin: admin.fence_producers("x"), r"transactional_ids .*\['x'\]"),
     (lambda admin: admin.describe_transactions([5]), "transactional_ids .* 5 in it"),
+    (lambda admin: admin.describe_transactions(["a", ""]), "a transactional id is not empty"),
+    (lambda admin: admin.fence_producers([""]), "a transactional id is not empty"),
+    (
+        lambda admin: admin.alter_client_quotas(
+            [ClientQuotaAlteration(ClientQuotaEntity({"user": "a"}), {"producer_byte_rate": HUGE})]
+        ),
+        "producer_byte_rate of user a is a number, or None, got 1000",
+    ),
     (lambda admin: admin.describe_producers(TP), r"partitions is a list: write \["),
     (lambda admin: admin.abort_transaction("orders", 5), "partition: a partition is"),
     (lambda admin: admin.abort_transaction(TP, "5"), "orders-0: start_offset"),
