@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from sparkkafka.errors import BrokerError, KafkaTimeoutError
-from sparkkafka.testing.kafka import storage
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.kafka import admin, storage
 from sparkkafka.testing.kafka.broker import read_properties
-from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import CLIENT_LISTENER, Broker, KafkaCluster
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.kafka.process import UnavailableError
 from sparkkafka.testing.kafka.properties import MANAGED_PROPERTIES, default_properties
@@ -154,7 +157,7 @@ def test_a_broker_that_does_not_start_shows_its_log(
 
 _UNTIL_KILLED = """
 import sys, time
-from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import CLIENT_LISTENER, Broker, KafkaCluster
 with KafkaCluster() as cluster:
     print(cluster.folder, cluster.address(0)[1], flush=True)
     time.sleep(600)
@@ -205,6 +208,38 @@ def test_impossible_arguments_are_named() -> None:
         KafkaCluster(1, client_ports=[1, 2])
     with pytest.raises(RuntimeError, match="not open"):
         _ = KafkaCluster().bootstrap_servers
+
+
+@pytest.mark.parametrize(
+    ("lost", "is_created"),
+    [(TimeoutError("slow"), True), (ErrorCode.REQUEST_TIMED_OUT, True), (None, False)],
+)
+def test_a_topic_that_an_attempt_without_a_result_has_created(
+    fake_cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: OSError | ErrorCode | None,
+    is_created: bool,
+) -> None:
+    send = admin.create_topic
+    cluster = KafkaCluster()
+    port = int(fake_cluster.bootstrap_servers.partition(",")[0].rpartition(":")[2])
+    running: Any = SimpleNamespace(running=True)
+    cluster.brokers[0] = Broker(0, tmp_path, {CLIENT_LISTENER: port}, process=running)
+    results = [lost]
+
+    def create(*arguments: Any) -> tuple[int, str | None]:
+        """Create the topic. The first response is lost on its way."""
+        response = send(*arguments)
+        if isinstance(error := results.pop() if results else None, OSError):
+            raise error
+        return response if error is None else (error, None)
+
+    monkeypatch.setattr(admin, "create_topic", create)
+    if not is_created:
+        cluster.create_topic("slow")
+    with contextlib.nullcontext() if is_created else pytest.raises(BrokerError, match="error 36"):
+        cluster.create_topic("slow", partitions=2)
 
 
 def test_a_reserved_port_is_given_to_nobody_else_but_can_be_served() -> None:

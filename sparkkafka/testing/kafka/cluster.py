@@ -28,7 +28,7 @@ from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
-from sparkkafka.errors import BrokerError, KafkaTimeoutError, is_retriable
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, is_retriable
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.testing.kafka import admin
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION, ensure_jars, kafka_jars
@@ -285,6 +285,7 @@ class KafkaCluster:
         deadline = time.monotonic() + timeout_seconds
         settings = as_texts(configs or {})
         last_error: Exception | None = None
+        may_exist = False  # an attempt without a result may have created it
         while True:
             for broker in self._running():
                 try:
@@ -298,12 +299,14 @@ class KafkaCluster:
                     )
                 except OSError as error:
                     last_error = error
+                    may_exist |= not isinstance(error, ConnectionRefusedError)
                     continue
-                if code == 0:
+                if code == 0 or (may_exist and code == ErrorCode.TOPIC_ALREADY_EXISTS):
                     self._wait_for_leaders(name, partitions, deadline)
                     self._wait_until_served(name, partitions, deadline)
                     return
                 last_error = BrokerError(code, f"CreateTopics {name}", message)
+                may_exist |= code == ErrorCode.REQUEST_TIMED_OUT
                 # 38: the other brokers have not registered yet.
                 if not (is_retriable(code) or code == 38):
                     raise last_error
