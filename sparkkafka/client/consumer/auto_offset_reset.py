@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.subscription_state import EpochEnd, PartitionState
+from sparkkafka.client.consumer.subscription_state import EpochEnd, LogBounds, PartitionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -44,6 +44,7 @@ class AutoOffsetReset:
             committed_offsets = fetch_committed(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
+        without_offset: list[PartitionState] = []
         for state in pending:
             committed = committed_offsets.get(state.tp)
             if committed is not None:
@@ -55,12 +56,14 @@ class AutoOffsetReset:
             if lookup is not None:
                 state.seek(None, lookup=lookup)
             else:
-                what = (
-                    f"group {group_id!r} has committed no offset"
-                    if group_id is not None
-                    else "the consumer has no group"
-                )
-                state.error = self._no_offset(state.tp, what, deadline)
+                without_offset.append(state)
+        if without_offset:
+            what = (
+                f"group {group_id!r} has committed no offset"
+                if group_id is not None
+                else "the consumer has no group"
+            )
+            self._fail_without_offset(without_offset, what, deadline)
 
     def reset_position(self, state: PartitionState, deadline: Deadline) -> None:
         """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
@@ -76,7 +79,8 @@ class AutoOffsetReset:
         if self._cluster.was_recreated(state.tp.topic, state.topic_id):
             what = f"the topic was deleted and recreated, offset {state.position} is of the old one"
         if lookup is None:
-            state.error = self._no_offset(state.tp, what, deadline)
+            state.log_bounds = None
+            self._fail_without_offset([state], what, deadline)
             return
         policy = self._options.auto_offset_reset
         log.warning("%s: %s; continuing by auto.offset.reset=%s", state.tp, what, policy)
@@ -113,17 +117,31 @@ class AutoOffsetReset:
         # by_duration:P1D (KIP-1106)
         return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
 
-    def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
-        """Return the error of auto.offset.reset=none: why there is no position (`what`), and which
-        offsets the log has."""
+    def _fail_without_offset(
+        self, states: Sequence[PartitionState], what: str, deadline: Deadline
+    ) -> None:
+        """Let poll raise the error of auto.offset.reset=none for these partitions: why they have no
+        position (`what`), and which offsets the log has. The log's offsets are looked up once, not
+        in each poll that raises the error again."""
+        first: dict[TopicPartition, int] = {}
+        end: dict[TopicPartition, int] = {}
+        failure: KafkaError | None = None
         try:
-            first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
-            log_text = f"the log has offsets [{first[tp]}, {end[tp]})"
+            unknown = [state.tp for state in states if state.log_bounds is None]
+            first, end = earliest_and_latest(self._cluster, unknown, deadline=deadline)
         except KafkaError as error:
-            log_text = f"the offsets of the log are not known ({error})"
-        return NoOffsetError(
-            f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, commit "
-            "an offset, or set auto.offset.reset to earliest or latest",
-            topic=tp.topic,
-            partition=tp.partition,
-        )
+            failure = error
+        for state in states:
+            tp = state.tp
+            if tp in first:
+                state.log_bounds = LogBounds(first[tp], end[tp], end[tp])
+            if state.log_bounds is not None:
+                log_text = f"the log has offsets [{state.log_bounds[0]}, {state.log_bounds[1]})"
+            else:
+                log_text = f"the offsets of the log are not known ({failure})"
+            state.error = NoOffsetError(
+                f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, "
+                "commit an offset, or set auto.offset.reset to earliest or latest",
+                topic=tp.topic,
+                partition=tp.partition,
+            )

@@ -362,6 +362,22 @@ def test_none_says_what_is_there(filled):
         assert values(take(source, 2)) == [b"998", b"999"]
 
 
+def test_none_looks_the_offsets_of_all_partitions_up_once(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 30, partitions=3, per_send=10)
+    with consumer(fake_cluster, auto_offset_reset="none", group_id="g") as source:
+        source.assign([TopicPartition("t", number) for number in range(3)])
+        failed = set()
+        for _ in range(6):
+            with pytest.raises(NoOffsetError, match=r"the log has offsets \[0, 10\)") as raised:
+                source.poll(WAIT_S)
+            failed.add(raised.value.partition)
+    assert failed == {0, 1, 2}
+    # For the first offsets and for the ends. Java's client sends none, and does not say them.
+    leaders = {fake_cluster.leader("t", number) for number in range(3)}
+    assert len(fake_cluster.requests_of("ListOffsets")) == 2 * len(leaders)
+
+
 @pytest.mark.parametrize("offset", [5, 5_000])
 @pytest.mark.parametrize(("reset", "position"), [("earliest", 100), ("latest", 1_000)])
 def test_out_of_range_goes_where_the_setting_says(filled, offset, reset, position):
