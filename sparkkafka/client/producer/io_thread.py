@@ -81,7 +81,9 @@ class ProducerThread:
             metrics=metrics,
         )
         self._partitioner = RecordPartitioner(self.cluster, settings)
-        self._accumulator = RecordAccumulator(self._options, self.sender.append)
+        self._accumulator = RecordAccumulator(
+            self._options, self.sender.append, self.sender.has_unsent
+        )
         # Records by topic, of which the number of partitions is not known yet.
         self._awaiting_metadata: dict[str, deque[TopicRecords]] = {}
         self._commands = buffer.commands

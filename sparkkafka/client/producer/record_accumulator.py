@@ -268,6 +268,9 @@ class SendBuffer:
 
 # --- batches by partition ------------------------------------------------------------------------
 
+JOIN_S = 1.0
+"""How much longer than linger.ms records join a batch behind one that waits to be sent."""
+
 MAX_SCALAR_RECORDS = 256
 """Up to here, records that came one by one are partitioned and encoded one by one, which takes less
 time than columns of them: half of it without keys, nine tenths with keys."""
@@ -292,10 +295,12 @@ class RowRange(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _OpenBatch:
     """A batch of one partition that is not encoded yet. It lingers from `since_s` (monotonic) on,
-    when its first record was appended; `slices` are the futures of its records."""
+    when its first record was appended; `slices` are the futures of its records. With `is_due` it
+    lingers no longer."""
 
     tp: TopicPartition
     since_s: float
+    is_due: bool = False
     records: list[RowRange | Sequence[RecordFields]] = field(default_factory=list)
     slices: list[RecordSlice] = field(default_factory=list)
     size_bytes: int = 0
@@ -327,6 +332,11 @@ class RecordAccumulator:
     waited for linger.ms, or when a caller flushes or waits for memory. Closed batches are encoded,
     many together, and go to `on_closed(partition, encoded, slices, since_s)`, which has the
     arguments of `Sender.append`: `slices` are those that `append` got, first at `since_s`.
+
+    While `has_unsent` says that an earlier batch of the partition waits to be sent (the broker is
+    away, or all requests are in flight), records join the open batch for JOIN_S more. Otherwise an
+    outage would leave thousands of batches of one record. Java's join until the batch is sent; then
+    all of them fail when the first one has waited for delivery.timeout.ms.
     """
 
     def __init__(
@@ -335,9 +345,11 @@ class RecordAccumulator:
         on_closed: Callable[
             [TopicPartition, list[EncodedBatch], Sequence[RecordSlice], float], None
         ],
+        has_unsent: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
         self._linger_s = options.linger_ms / 1000
         self._on_closed = on_closed
+        self._has_unsent = has_unsent
         self._batch_size = options.batch_size
         self._max_batch_bytes = max(min(options.batch_size, options.max_request_size), 1)
         self._max_records_bytes = max(self._max_batch_bytes - RECORD_BATCH_OVERHEAD, 1)
@@ -388,24 +400,28 @@ class RecordAccumulator:
     def close_at_s(self, since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `since_s`."""
-        for batch in self._open.values():
-            since_s = min(since_s, batch.since_s)
-        return since_s + self._linger_s
+        closes_at_s = (self._closes_at_s(batch) for batch in self._open.values())
+        return min(since_s + self._linger_s, *closes_at_s, math.inf)
+
+    def _closes_at_s(self, batch: _OpenBatch) -> float:
+        """Return the monotonic time at which a batch that is not full closes."""
+        linger_s = 0.0 if batch.is_due else self._linger_s
+        return batch.since_s + linger_s + (JOIN_S if self._has_unsent(batch.tp) else 0.0)
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
         if self._open or self._full:
-            ready_since_s = time.monotonic() - self._linger_s
-            due = [batch for batch in self._open.values() if batch.since_s <= ready_since_s]
+            now_s = time.monotonic()
+            due = [batch for batch in self._open.values() if self._closes_at_s(batch) <= now_s]
             for batch in due:
                 del self._open[batch.tp]
             self._close(due)
 
     def close_all(self) -> None:
-        """Close all batches."""
-        due = list(self._open.values())
-        self._open.clear()
-        self._close(due)
+        """Close all batches. One behind an unsent batch closes as soon as that is sent."""
+        for batch in self._open.values():
+            batch.is_due = True
+        self.close_lingering()
 
     def drop_all(self) -> list[RecordSlice]:
         """Drop all records. Return the RecordSlices that get their outcome."""

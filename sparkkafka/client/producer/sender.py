@@ -198,6 +198,11 @@ class Sender:
         if queue.batches:
             self._nonempty_queues[tp] = queue
 
+    def has_unsent(self, tp: TopicPartition) -> bool:
+        """Return whether a batch of the partition still waits to be sent."""
+        queue = self._nonempty_queues.get(tp)
+        return queue is not None and queue.has_unsent
+
     @property
     def has_gaps(self) -> bool:
         """Whether a batch failed that had sequence numbers."""

@@ -15,7 +15,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer import sender
+from sparkkafka.client.producer import record_accumulator, sender
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.transactions import SingleTransaction, end_transactions
 from sparkkafka.errors import (
@@ -81,6 +81,27 @@ def away(fake: FakeCluster) -> Iterator[None]:
 
 def written(fake: FakeCluster) -> list[Any]:
     return sorted((value for p in (0, 1) for value in log_values(fake, "t", p)), key=int)
+
+
+def test_records_sent_one_by_one_in_an_outage_share_batches(
+    fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were one batch each: thousands of requests after an outage of a minute."""
+    monkeypatch.setattr(record_accumulator, "JOIN_S", 3600.0)
+    fake = fake_cluster_factory(1)
+    fake.create_topic("t", partitions=1)
+    with Producer(settings(fake, linger_ms=0)) as producer:
+        producer.send("t", b"0").result()
+        down(fake)
+        for number in range(1, 300):
+            producer.send("t", b"%d" % number)
+            while producer._buffer.open:  # until the thread that sends has it
+                time.sleep(0.001)
+        fake.clear_requests()
+        up(fake)
+        producer.flush()
+        assert len(fake.requests_of("Produce")) <= 3
+    assert log_values(fake, "t", 0) == [b"%d" % number for number in range(300)]
 
 
 @pytest.mark.parametrize("max_age_ms", [1, 300_000])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,10 @@ class Collected:
         monkeypatch: pytest.MonkeyPatch,
         linger_ms: int = 60_000,
         batch_bytes: int = BATCH_BYTES,
+        has_unsent: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
         given = settings("127.0.0.1:1", batch_size=batch_bytes, linger_ms=linger_ms)
-        self.accumulator = RecordAccumulator(parse_producer_options(given), self._add)
+        self.accumulator = RecordAccumulator(parse_producer_options(given), self._add, has_unsent)
         self.batches: dict[int, list[EncodedBatch]] = {}
         self.pieces: dict[int, list[int]] = {}
         self.encoded = 0
@@ -154,6 +156,33 @@ def test_without_linger_all_that_came_together_is_encoded_together(
     assert got.encoded == 1
     assert len(got.batches) == 50
     assert got.accumulator.close_at_s() == math.inf
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_records_behind_an_unsent_batch_join_one_batch(
+    monkeypatch: pytest.MonkeyPatch, is_flushed: bool
+) -> None:
+    monkeypatch.setattr(record_accumulator, "JOIN_S", 3600.0)
+    waiting = {TopicPartition("t", 0)}
+    got = Collected(monkeypatch, linger_ms=0, has_unsent=waiting.__contains__)
+    for number in range(5):
+        got.hold(number, partitions=2, rows=1)
+        if is_flushed:
+            got.accumulator.close_all()
+    assert got.pieces == {1: [0, 1, 2, 3, 4]}
+    # The thread that sends need not wake up for the batch that waits.
+    assert got.accumulator.close_at_s() > time.monotonic() + 1000
+    waiting.clear()
+    assert got.accumulator.close_at_s() <= time.monotonic()
+    got.accumulator.close_lingering()
+    assert [len(batches) for batches in got.batches.values()] == [5, 1]
+    assert got.pieces[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_full_batch_closes_behind_an_unsent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = Collected(monkeypatch, linger_ms=0, has_unsent=lambda _: True)
+    got.hold(0, partitions=1, rows=BATCH_BYTES // 100 + 1)
+    assert got.batches
 
 
 def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
