@@ -492,7 +492,8 @@ class Producer(ClientBase):
         if self._transactions is not None and not self._io_thread.is_alive:
             with self._lock:
                 self._transactions.close()
-        self._notifier.raise_failures()
+        if self._transactions is None or not self._transactions.is_fence_reported:
+            self._notifier.raise_failures()
 
     def _check_process(self) -> None:
         """Raise KafkaError in the child of a fork."""

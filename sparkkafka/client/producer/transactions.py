@@ -720,6 +720,8 @@ class TransactionManager(ProducerTransaction):
         super().__init__(settings.client, transactional_id, attempt_ms, close_signal=close_signal)
         self.state = State.UNINITIALIZED
         self._reason: KafkaError | None = None  # the cause of ABORTABLE_ERROR or FATAL_ERROR
+        self.is_fence_reported = False
+        """Whether a call has raised that the producer is fenced: `close` need not raise it too."""
         self._timeout_ms = options.transaction_timeout_ms or 60_000  # Java's default
         # The versions of the second protocol (KIP-890), if the coordinator has it.
         self._end_version: int | None = None
@@ -1078,6 +1080,7 @@ class TransactionManager(ProducerTransaction):
             return
         reason = self._reason
         if isinstance(reason, ProducerFencedError):
+            self.is_fence_reported = True
             again = copy.copy(reason)
             again.args = (f"{doing}: {again}", *again.args[1:])
             raise again from reason

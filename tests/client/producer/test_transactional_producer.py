@@ -29,6 +29,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings
+from tests.support.waiting import wait_until
 
 WAIT_S = 20
 TP = TopicPartition("t", 0)
@@ -359,6 +360,24 @@ def test_a_fenced_producer_cannot_take_the_id_back_by_an_abort(
             assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         second.commit_transaction()
     assert committed(fake) == [b"second"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_close_raises_a_fence_only_if_no_call_has_raised_it(
+    fake: FakeCluster, producer: Producer, is_committed: bool
+) -> None:
+    with opened(fake) as second:
+        second.init_transactions()
+    producer.begin_transaction()
+    late = producer.send("t", b"late")
+    wait_until(late.done, "the broker refuses the record")
+    if is_committed:
+        with pytest.raises(ProducerFencedError):
+            producer.commit_transaction()
+        producer.close()
+    else:
+        with pytest.raises(ProducerFencedError):
+            producer.close()
 
 
 def test_a_record_in_flight_raises_the_fence_also_in_an_abort(
