@@ -37,7 +37,7 @@ from sparkkafka.client.producer.transactions import (
     HINTS,
     SingleTransaction,
     Transaction,
-    add_partitions_each,
+    add_partitions,
     commit_offsets_in,
     end_transactions,
     with_hint,
@@ -542,7 +542,7 @@ def check_transactions_open(
             for report in reports
             if report.transaction is not None
         }
-        results = add_partitions_each(cluster, written, deadline, TRANSACTION_HINTS)
+        results = add_partitions(cluster, written, deadline, TRANSACTION_HINTS)
         problems = {tid: str(error) for tid, error in _errors_of(results).items()}
     else:
         for tid, transaction in transactions.items():

@@ -270,24 +270,6 @@ def end_request(transaction: Transaction, commit: bool) -> messages.EndTxnReques
     )
 
 
-def add_partitions(
-    cluster: Cluster,
-    transaction: Transaction,
-    partitions: Iterable[TopicPartition],
-    deadline: Deadline,
-    hints: Mapping[int, str] = HINTS,
-) -> None:
-    """Add partitions to the transaction, which must precede the first write to them.
-
-    Raises BrokerError (fenced, not authorised), KafkaTimeoutError, and UnknownTopicError if a topic
-    stays unknown to the deadline.
-    """
-    outcome = add_partitions_each(cluster, {transaction: partitions}, deadline, hints)
-    error = outcome[transaction.transactional_id]
-    if error is not None:
-        raise error
-
-
 class _AddPartitions(RequestEach):
     """Adds partitions to transactions. If the broker refuses some, the transaction's error has one
     of their codes (one that is not retriable, if there is one) and names all partitions with it."""
@@ -310,14 +292,15 @@ class _AddPartitions(RequestEach):
         return [(items[0], Outcome(code, None, message))]
 
 
-def add_partitions_each(
+def add_partitions(
     cluster: Cluster,
     partitions: Mapping[Transaction, Iterable[TopicPartition]],
     deadline: Deadline,
     hints: Mapping[int, str] = HINTS,
 ) -> dict[str, KafkaError | None]:
-    """Add partitions to several transactions. Return the error of each by transactional id, None
-    for success.
+    """Add partitions to transactions, which must precede the first write to them. Return the error
+    of each transaction by its id, None for success: BrokerError (fenced, not authorised),
+    KafkaTimeoutError, UnknownTopicError if a topic stays unknown to the deadline.
 
     A partition may already be in its transaction: then the response shows whether the transaction
     is still open and still has this owner.
@@ -522,7 +505,11 @@ class ProducerTransaction(ABC):
             transaction = self.begin(within_ms)
             self._has_started = True  # before the request: if its response is lost, they may be
             if self.produce_version is None:
-                add_partitions(self._cluster, transaction, sorted(new), deadline, self._hints)
+                added = {transaction: sorted(new)}
+                errors = add_partitions(self._cluster, added, deadline, self._hints)
+                error = errors[transaction.transactional_id]
+                if error is not None:
+                    raise error
             # After the request: without a response they are added again before the first write.
             self.partitions |= new
 

@@ -14,7 +14,7 @@ from sparkkafka.client.admin.transactions import (
     describe_known_transactions,
     list_ongoing_transactions,
 )
-from sparkkafka.client.producer.transactions import add_partitions, add_partitions_each
+from sparkkafka.client.producer.transactions import add_partitions
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -67,8 +67,9 @@ def test_open_for_lists_only_what_is_open(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t")
     with open_cluster(fake_cluster) as cluster:
         rows = init(cluster, "empty", "ended", "open")
-        for row in rows[1:]:
-            add_partitions(cluster, row, [TopicPartition("t", 0)], cluster.deadline())
+        add_partitions(
+            cluster, {row: [TopicPartition("t", 0)] for row in rows[1:]}, cluster.deadline()
+        )
         end(cluster, rows[1])
     with Admin(settings(fake_cluster)) as admin:
         listed = {row.transactional_id: row.state for row in admin.list_transactions()}
@@ -99,7 +100,7 @@ def cluster(fake):
 
 def open_all(cluster):
     rows = init(cluster, *IDS)
-    add_partitions_each(cluster, dict.fromkeys(rows, TPS[1:3]), cluster.deadline())
+    add_partitions(cluster, dict.fromkeys(rows, TPS[1:3]), cluster.deadline())
     return rows
 
 

@@ -14,7 +14,6 @@ from sparkkafka.client.producer.transactions import (
     GONE,
     Transaction,
     add_partitions,
-    add_partitions_each,
     commit_offsets_in,
     end_transactions,
     init_transactions,
@@ -94,10 +93,17 @@ def end(cluster, *transactions, commit=True):
     return [found[row.transactional_id] for row in transactions]
 
 
+def add(cluster, transaction, partitions, deadline):
+    """Add partitions to one transaction. Raises its error."""
+    (error,) = add_partitions(cluster, {transaction: partitions}, deadline).values()
+    if error is not None:
+        raise error
+
+
 def one_of_everything(cluster, key="x", commit=True):
     """A transaction from begin to end."""
     (transaction,) = init(cluster, key)
-    add_partitions(cluster, transaction, TPS[:2], cluster.deadline())
+    add(cluster, transaction, TPS[:2], cluster.deadline())
     commit_offsets_in(cluster, transaction, "g", OFFSETS, cluster.deadline())
     assert end(cluster, transaction, commit=commit) == [None]
     return transaction
@@ -123,7 +129,7 @@ def test_several_at_several_coordinators(fake, cluster):
     assert all(isinstance(row, Transaction) for row in rows)
     assert len({row.producer_id for row in rows}) == len(IDS)
     assert [row.producer_epoch for row in rows] == [0] * len(IDS)
-    outcome = add_partitions_each(cluster, {row: TPS for row in rows}, cluster.deadline())
+    outcome = add_partitions(cluster, {row: TPS for row in rows}, cluster.deadline())
     assert outcome == dict.fromkeys(IDS)
     found = fake.transaction("x-3")
     assert (found.state, found.timeout_ms) == ("Ongoing", MINUTE_MS)
@@ -139,7 +145,7 @@ def test_several_at_several_coordinators(fake, cluster):
 @pytest.mark.parametrize("fake", RELEASES, indirect=True)
 def test_to_end_again_changes_nothing_and_the_opposite_is_refused(fake, cluster):
     rows = init(cluster, "x", "y")
-    add_partitions_each(cluster, dict.fromkeys(rows, TPS[:1]), cluster.deadline())
+    add_partitions(cluster, dict.fromkeys(rows, TPS[:1]), cluster.deadline())
     for _ in range(2):
         assert end(cluster, rows[0]) + end(cluster, rows[1], commit=False) == [None, None]
     errors = [*end(cluster, rows[0], commit=False), *end(cluster, rows[1], commit=True)]
@@ -151,7 +157,7 @@ def test_to_end_again_changes_nothing_and_the_opposite_is_refused(fake, cluster)
 @pytest.mark.parametrize("fake", RELEASES, indirect=True)
 def test_who_takes_over_aborts_and_fences(fake, cluster):
     (first,) = init(cluster, "x")
-    add_partitions(cluster, first, TPS[:1], cluster.deadline())
+    add(cluster, first, TPS[:1], cluster.deadline())
     commit_offsets_in(cluster, first, "g", OFFSETS, cluster.deadline())
     (second,) = init(cluster, "x")
     assert second.producer_epoch > first.producer_epoch
@@ -162,7 +168,7 @@ def test_who_takes_over_aborts_and_fences(fake, cluster):
         assert error.code in FENCED
         assert "another writer has taken over" in str(error)
     with pytest.raises(BrokerError, match="another writer has taken over") as raised:
-        add_partitions(cluster, first, TPS, cluster.deadline())
+        add(cluster, first, TPS, cluster.deadline())
     assert raised.value.code in FENCED
     with pytest.raises(BrokerError, match="another writer has taken over"):
         commit_offsets_in(cluster, first, "g", OFFSETS, cluster.deadline())
@@ -171,7 +177,7 @@ def test_who_takes_over_aborts_and_fences(fake, cluster):
 
 def test_a_transaction_that_timed_out_is_fenced(fake, cluster):
     (row,) = init(cluster, "x", timeout_ms=1_000)
-    add_partitions(cluster, row, TPS[:1], cluster.deadline())
+    add(cluster, row, TPS[:1], cluster.deadline())
     assert fake.expire_transactions(2_000) == ["x"]
     (error,) = end(cluster, row)
     assert error.code in FENCED and "transaction.timeout.ms" in str(error)
@@ -186,9 +192,9 @@ def test_an_id_that_nobody_knows_is_gone(fake, cluster):
 def test_to_add_again_tells_whether_it_is_open(fake, cluster):
     rows = init(cluster, *IDS[:3])
     parts = dict.fromkeys(rows, TPS[:2])
-    add_partitions_each(cluster, parts, cluster.deadline())
+    add_partitions(cluster, parts, cluster.deadline())
     init(cluster, IDS[1])
-    outcome = add_partitions_each(cluster, parts, cluster.deadline())
+    outcome = add_partitions(cluster, parts, cluster.deadline())
     assert [outcome[key] is None for key in IDS[:3]] == [True, False, True]
     assert outcome[IDS[1]].code in FENCED
 
@@ -204,13 +210,13 @@ def test_a_partition_that_is_refused_is_named(fake, cluster, code, message):
     (row,) = init(cluster, "x")
     fake.fault(ErrorResponse(code), api="AddPartitionsToTxn", partition=1, times=None)
     with pytest.raises(KafkaError, match=message):
-        add_partitions(cluster, row, TPS[1:2], Deadline(500))
+        add(cluster, row, TPS[1:2], Deadline(500))
 
 
 def test_nothing_to_do_asks_nobody(fake, cluster):
     assert init_transactions(cluster, [], MINUTE_MS, cluster.deadline()) == {}
     assert end_transactions(cluster, [], commit=True, deadline=cluster.deadline()) == {}
-    assert add_partitions_each(cluster, {}, cluster.deadline()) == {}
+    assert add_partitions(cluster, {}, cluster.deadline()) == {}
     assert describe_known_transactions(cluster, [], cluster.deadline()) == {}
     assert fake.requests == []
 
@@ -218,7 +224,7 @@ def test_nothing_to_do_asks_nobody(fake, cluster):
 def test_an_end_waits_for_nobody_but_the_decision(fake, cluster):
     """EndTxn is answered before the markers are written; a second one waits for them."""
     (row,) = init(cluster, "x")
-    add_partitions(cluster, row, TPS[:1], cluster.deadline())
+    add(cluster, row, TPS[:1], cluster.deadline())
     fake.hold_markers()
     assert end(cluster, row) == [None]
     assert states(fake, "x") == ["PrepareCommit"]
@@ -230,7 +236,7 @@ def test_an_end_waits_for_nobody_but_the_decision(fake, cluster):
 
 def test_to_take_over_waits_for_the_markers(fake, cluster):
     (row,) = init(cluster, "x")
-    add_partitions(cluster, row, TPS[:1], cluster.deadline())
+    add(cluster, row, TPS[:1], cluster.deadline())
     fake.hold_markers()
     end(cluster, row)
     fake.fault(lambda _: fake.release_markers(), api="InitProducerId", nth=2)
@@ -376,7 +382,7 @@ def test_the_coordinator_moves_between_lookup_and_request(fake, cluster, api):
 
 def test_the_coordinator_dies_between_requests(fake, cluster):
     rows = init(cluster, *IDS)
-    add_partitions_each(cluster, dict.fromkeys(rows, TPS), cluster.deadline())
+    add_partitions(cluster, dict.fromkeys(rows, TPS), cluster.deadline())
     fake.create_topic("elsewhere")
     dead = fake.coordinator(IDS[0])
     fake.broker_down(dead)
@@ -392,7 +398,7 @@ def test_one_that_fails_does_not_hold_up_or_repeat_the_others(fake, cluster):
     bad = fake.coordinator(IDS[0])
     fake.clear_requests()
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="AddPartitionsToTxn", broker=bad)
-    outcome = add_partitions_each(cluster, dict.fromkeys(rows, TPS), cluster.deadline())
+    outcome = add_partitions(cluster, dict.fromkeys(rows, TPS), cluster.deadline())
     assert outcome == dict.fromkeys(IDS)
     assert len(fake.requests_of("AddPartitionsToTxn")) == len(IDS) + 1
 
@@ -402,7 +408,7 @@ def test_one_that_fails_does_not_hold_up_or_repeat_the_others(fake, cluster):
 
 def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
     rows = init(cluster, *IDS)
-    add_partitions_each(cluster, dict.fromkeys(rows, TPS[:1]), cluster.deadline())
+    add_partitions(cluster, dict.fromkeys(rows, TPS[:1]), cluster.deadline())
     bad = fake.coordinator(IDS[0])
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="EndTxn", broker=bad, times=None)
     started_s = time.monotonic()
@@ -425,12 +431,12 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
 @pytest.mark.parametrize("api", APIS)
 def test_every_call_ends_at_its_deadline(fake, cluster, api):
     (row,) = init(cluster, "x")
-    add_partitions(cluster, row, TPS[:1], cluster.deadline())
+    add(cluster, row, TPS[:1], cluster.deadline())
     fake.fault(ErrorCode.CONCURRENT_TRANSACTIONS, api=api, times=None)
     before = len(fake.requests_of(api))
     act = {
         "InitProducerId": lambda at: init_transactions(cluster, ["x"], MINUTE_MS, at)["x"],
-        "AddPartitionsToTxn": lambda at: add_partitions(cluster, row, TPS[1:], at),
+        "AddPartitionsToTxn": lambda at: add(cluster, row, TPS[1:], at),
         "AddOffsetsToTxn": lambda at: commit_offsets_in(cluster, row, "g", OFFSETS, at),
         "TxnOffsetCommit": lambda at: commit_offsets_in(cluster, row, "g", OFFSETS, at),
         "EndTxn": lambda at: end_transactions(cluster, [row], commit=True, deadline=at)["x"],
@@ -456,7 +462,7 @@ def test_no_permission_on_the_transactional_id(fake, cluster, api):
         rows = init(cluster, "x")
         if isinstance(rows[0], BrokerError):
             raise rows[0]
-        add_partitions(cluster, rows[0], TPS[:1], cluster.deadline())
+        add(cluster, rows[0], TPS[:1], cluster.deadline())
         try:
             commit_offsets_in(cluster, rows[0], "g", OFFSETS, cluster.deadline())
         except BrokerError as error:
@@ -478,7 +484,7 @@ def test_no_permission_on_a_topic_is_reported_before_what_passes(fake, cluster):
     (row,) = init(cluster, "x")
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="AddPartitionsToTxn", partition=1)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        add_partitions(cluster, row, TPS, cluster.deadline())
+        add(cluster, row, TPS, cluster.deadline())
     assert states(fake, "x") == ["Empty"]
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="TxnOffsetCommit", partition=2)
     with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION.*READ on the topic: grant it"):
@@ -502,5 +508,5 @@ def test_a_timeout_that_brokers_do_not_allow(fake_cluster_factory):
 def test_a_topic_that_brokers_learn_of_late(fake, cluster):
     (row,) = init(cluster, "x")
     fake.fault(lambda _: fake.create_topic("late"), api="AddPartitionsToTxn", nth=2)
-    add_partitions(cluster, row, [TPS[0], TopicPartition("late", 0)], cluster.deadline())
+    add(cluster, row, [TPS[0], TopicPartition("late", 0)], cluster.deadline())
     assert fake.transaction("x").partitions == (("late", 0), ("t", 0))
