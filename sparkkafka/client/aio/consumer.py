@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Turn, Worker, awaited
-from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, SingleThreadGuard
+from sparkkafka.client.aio.worker import AsyncClient, Turn, Worker, awaited
+from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client.metrics import Metrics
@@ -34,15 +34,7 @@ MAX_STEP_S = 1.0
 UNLIMITED_S = 1e8
 
 
-class _PollingClient(SyncClient, Protocol):
-    _guard: SingleThreadGuard
-
-    def wakeup(self) -> None: ...
-
-    def metrics(self) -> Metrics: ...
-
-
-C = TypeVar("C", bound=_PollingClient)
+C = TypeVar("C", bound=Consumer | ShareConsumer)
 
 
 class _AsyncPollingClient(AsyncClient[C]):
@@ -99,7 +91,7 @@ class _AsyncPollingClient(AsyncClient[C]):
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group and close the connections, within `timeout_s` (see `Consumer.close` and
         `ShareConsumer.close`). If the task is cancelled, closing continues in the background."""
-        await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))  # type: ignore[attr-defined]
+        await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))
 
 
 class AsyncConsumer(_AsyncPollingClient[Consumer]):

@@ -14,9 +14,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S
@@ -347,21 +348,7 @@ async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]
     return await result if inspect.isawaitable(result) else result
 
 
-class SyncClient(Protocol):
-    """A client whose methods block."""
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-C = TypeVar("C", bound=SyncClient)
+C = TypeVar("C", bound=AbstractContextManager[Any])
 
 
 class AsyncClient(ClientBase, Generic[C]):
@@ -397,7 +384,7 @@ class AsyncClient(ClientBase, Generic[C]):
         """Close the client as its own `__exit__` does, in the worker's thread."""
         await self._end(functools.partial(self._client.__exit__, exc_type, error, traceback))
 
-    async def _end(self, close: Callable[[], None], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the client and end the thread, even if the task is cancelled meanwhile. Callbacks
         that still run after `timeout_s` are cancelled."""
         self._worker.callback_deadline = Deadline(timeout_s * 1000)
