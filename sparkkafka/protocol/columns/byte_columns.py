@@ -3,7 +3,7 @@
 Short bytes (varints, floats) are words of up to 64 bits. Shifts put neighbouring ones together
 until up to four words are one slice. Arrow copies slices in the order of rows, at 4 ns each, or 8
 if their lengths differ by more than the processor's branch prediction can guess. Long bytes are a
-table of Arrow's binary views (as in `protocol.columns.join`) instead, and are copied only once.
+table of Arrow's binary views (as in `encode.join_records`) instead, and are copied only once.
 
 Columns of the same kind are converted in one call, since a call of NumPy or Arrow takes as long as
 a thousand values.

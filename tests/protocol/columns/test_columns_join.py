@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns import encode
 from sparkkafka.protocol.columns.encode import (
+    Blobs,
     RecordColumns,
     encode_batches,
+    join_records,
     record_sizes,
     size_estimate,
 )
-from sparkkafka.protocol.columns.join import Blobs, join_records
 from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
