@@ -224,7 +224,7 @@ def bench(
 
 
 def _progress(title: str, load: Load) -> ProgressBar:
-    """Return the bar of one direction, on a terminal."""
+    """Return the progress bar of the writing or the reading (`title`); a terminal shows it."""
     progress = ProgressBar(title, sys.stderr.isatty())
     progress.total = load.records
     return progress

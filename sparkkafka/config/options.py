@@ -396,7 +396,7 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(parsed.group("client"))
     defaults = ClientOptions(bootstrap_servers=())
-    if "default_api_timeout_ms" in fields:
+    if "default_api_timeout_ms" in fields:  # without it Spark's driver waits less for a cluster
         fields["first_contact_ms"] = fields["default_api_timeout_ms"]
     else:  # as in Java's AdminClient: a longer request.timeout.ms raises this default
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)

@@ -191,7 +191,8 @@ class Lineage(StreamingQueryListener):
         self._put("write_to_data_source_v2", "STREAMING", inputs, outputs, duration, failed=failed)
 
     def _leaves(self, plan: Any) -> Iterator[Any]:
-        """Yield the leaves of a plan and of its subqueries."""
+        """Yield the leaves (relations and scans) of a query plan and of its subqueries. Plans and
+        leaves are Spark's objects in the JVM."""
         for node in (plan, *self._java(plan.subqueriesAll())):
             # In a list: a generator that is not exhausted would close Java's iterator, which has no
             # such method.

@@ -713,7 +713,8 @@ class HeaderParser(NamedTuple):
 
 
 def _header_parsers(column: str, *, with_indexes: bool) -> list[HeaderParser]:
-    """Return the headers of all framings. `with_indexes`: Confluent's frames have indexes."""
+    """Return the headers in which framings put the schema's id of a key or value (`column`), each
+    with its parser. `with_indexes`: after Confluent's id come Protobuf's message indexes."""
     apicurio = frozenset({APICURIO, APICURIO_CONTENT, APICURIO_HEADERS, AUTO})
     confluent = partial(parse_frame, column=column, with_indexes=with_indexes, in_header=True)
     content_id = partial(_apicurio_id, kind=CONTENT_ID)

@@ -302,9 +302,11 @@ class Connection:
         )
 
     def receive_in_kernel(self, size_bytes: int) -> None:
-        """Let the operating system receive the next response, of about `size_bytes`, before this
-        process reads it. Call `prepare_to_poll` before polling the descriptor; `receive` does not
-        need it."""
+        """Let the socket count as readable only once the operating system has received about
+        `size_bytes`, the size of the next response, so that one read takes all of it.
+
+        `prepare_to_poll` undoes this: call it before polling the descriptor, not before `receive`.
+        """
         if self._sock is not None:
             self._reader.receive_in_kernel(self._sock, size_bytes)
 

@@ -104,8 +104,9 @@ class ResponseReader:
         )
 
     def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
-        """Let the operating system receive the next response, of about `size_bytes`, before this
-        process reads it. Call `prepare_to_poll` before polling the socket's descriptor."""
+        """Let the socket count as readable only once the operating system has received about
+        `size_bytes`, the size of the next response (SO_RCVLOWAT). One read then takes all of it.
+        `prepare_to_poll` undoes this, for polls that must report the response's first byte."""
         if self._view is None:
             self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 

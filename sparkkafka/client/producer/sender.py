@@ -693,7 +693,8 @@ class Sender:
         except KafkaError as error:
             self._on_connection_lost(node_id, error)
             return
-        response: ProduceResponse = received[1]
+        response: ProduceResponse
+        _, response = received  # the other is the correlation id
         if self._send_metrics is not None:
             self._send_metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:

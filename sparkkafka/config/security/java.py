@@ -73,8 +73,8 @@ RETRIEVERS: Final = (
 
 
 def known_class(name: str, classes: tuple[str, ...]) -> str | None:
-    """Return the one of `classes` that the name ends with (platforms move classes into packages of
-    their own); None if there is none."""
+    """Return which of `classes` the name is, also in another package, since platforms move classes
+    into packages of their own. None if it is none of them."""
     name = name.strip()
     return next((known for known in classes if name == known or name.endswith(f".{known}")), None)
 

@@ -228,7 +228,8 @@ def without_long_decimals(schema: Schema) -> Schema:
 
 
 def json_decimal(node: ConnectType, decimal: pa.DataType) -> ConnectType:
-    """Return Connect's Decimal as JSON has it: bytes in base64, or a number."""
+    """Return the type `node`, Connect's Decimal, as JSON texts have it: a string with the unscaled
+    bytes in base64, or a number. `decimal` is the column's Arrow type, which has the scale."""
     digits = {"scale": decimal.scale, "connect.decimal.precision": decimal.precision}
     parameters = {name: str(number) for name, number in digits.items()}
     return replace(node, leaf=pa.string(), is_base64=True, parameters=parameters)
