@@ -62,7 +62,7 @@ from sparkkafka.protocol.messages import (
     TopicProduceData,
 )
 from sparkkafka.protocol.records.batches import batch_parts
-from sparkkafka.protocol.records.compression import Codec, codec_by_name
+from sparkkafka.protocol.records.compression import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import uuid_of
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Sender:
         self._batches = self._batch_bytes = self._requests = self._retries = 0  # see `metrics`
         self._waker = waker
         self.on_failure = on_failure
-        self._codec = codec_by_name(options.compression_type)
+        self._codec = codec_of(options.compression_type)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         # Each step visits all of these: there can be hundreds of topics without batches.
         self._nonempty_queues: dict[TopicPartition, PartitionQueue] = {}

@@ -75,16 +75,6 @@ LEVELS = {
 }
 
 
-def codec_by_name(name: str) -> Codec:
-    """Return the codec that Java's `compression.type` calls `name`. Raises OptionError for any
-    other name."""
-    codec = Codec.__members__.get(name.upper())
-    if codec is None or name != name.lower():
-        known = ", ".join(known_codec.name.lower() for known_codec in Codec)
-        raise OptionError(f"compression.type must be one of {known}, got {name!r}")
-    return codec
-
-
 def codec_of(
     value: Codec | int | str, *, argument: str = "codec", allowed: Sequence[Codec] = tuple(Codec)
 ) -> Codec:
