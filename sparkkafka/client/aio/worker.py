@@ -45,11 +45,13 @@ class LoopQueue(Generic[T]):
         self._is_woken = False
 
     def put(self, item: T) -> None:
-        """Add an item, from any thread. If the loop is closed, the item is never handled."""
+        """Add an item, from any thread. If the loop is closed, drop all items, which are never
+        handled: their futures would keep the client and its threads alive."""
         self._items.append(item)
-        if not self._is_woken:
+        if not self._is_woken or self._loop.is_closed():
             self._is_woken = True
-            call_soon(self._loop, self._handle_items)
+            if not call_soon(self._loop, self._handle_items):
+                self._items.clear()
 
     def _handle_items(self) -> None:
         """Handle the queued items on the loop. After YIELD_AFTER_S, leave the others to its next

@@ -26,7 +26,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.aio.cancelling import CancelledAt, begun_or_not
 from tests.client.support import log_values, settings
-from tests.support.waiting import WAIT_S, Hold
+from tests.support.waiting import WAIT_S, Hold, wait_until
 
 FOREVER_MS = 600_000
 
@@ -638,3 +638,27 @@ def test_other_loops_work(fake: FakeCluster, runner: asyncio.Runner) -> None:
 
     runner.run(main())
     assert len(log_values(fake, "t")) == 100
+
+
+def test_a_producer_ends_whose_loop_was_closed_before_the_outcome(fake: FakeCluster) -> None:
+    """The outcome, which no task awaits, kept the producer and its two threads alive."""
+    tasks: list[asyncio.Task[Any]] = []
+    threads: list[Any] = []
+    hold = Hold()
+    fake.fault(hold, api="Produce")
+
+    async def main() -> None:
+        opened = producer(fake)
+        tasks.append(asyncio.create_task(opened.send("t", b"v")))
+        threads.append(opened._client._io_thread)
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    fake.wait_for_requests("Produce", 1)
+    loop.close()
+    hold.release()
+    with pytest.warns(ResourceWarning, match="Producer was not closed"):
+        wait_until(lambda: not threads[0].has_undelivered)
+        tasks.clear()
+        wait_until(lambda: gc.collect() >= 0 and not threads[0].is_alive)
