@@ -99,7 +99,9 @@ def take_batches(
 def _split(
     row: Any, data: memoryview, options: FetchOptions, end_offset: int | None = None
 ) -> TakenBatches | None:
-    """Split `data`, the records of a `row` or their beginning. Raises CorruptRecordError."""
+    """Split `data` into batches: all records of the partition `row`, or those before damage. Return
+    None without one whole batch. Batches after the one that reaches `end_offset` are left out.
+    Raises CorruptRecordError."""
     batches = split_batches(
         data,
         check_crcs=options.check_crcs,

@@ -68,7 +68,8 @@ class ConnectType:
     is_base64: bool = False
 
     def __post_init__(self) -> None:
-        """Raise SchemaError for a field that has the name of a decimal, and not its parts."""
+        """Raise SchemaError for a field that Connect's name says is a decimal, and that lacks the
+        scale or the parts of one."""
         for name, child in self.children.items():
             is_decimal = child.leaf is not None and pa.types.is_decimal(child.leaf)
             if child.name == DECIMAL and not is_decimal:

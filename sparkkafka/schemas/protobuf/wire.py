@@ -341,8 +341,8 @@ class _Tokenizer:
                 self._read_values(KnownTag(wire, b"", SKIP, True), body[selected], selected)
 
     def _add_invalid_tags(self, selected: Ints, is_cut: Flags) -> None:
-        """Add these open messages as damaged: the tag that comes next is not valid. `is_cut`: in
-        which of all open messages the tag is cut off."""
+        """Note that the open messages with the indexes `selected` are damaged, because their next
+        tag is not valid. `is_cut` says for each open message whether that tag is cut off."""
         at, end = self.at[selected].tolist(), self.end[selected].tolist()
         reasons = [
             _reason(VARINT, stop - start) if cut else "there is no valid tag"
