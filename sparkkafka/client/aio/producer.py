@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -264,6 +265,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """`config` has the settings of `Producer`, by Kafka's names. Raises OptionError."""
         super().__init__(_LoopProducer(config))
         self._closer = Worker(type(self).__name__)
+        # Its thread ends like that of the first worker, if the loop is closed during `close`.
+        weakref.finalize(self, self._closer._inbox.put, None).atexit = False
         self._thread_id = 0  # of the loop's thread; 0 before the first call
         # `_bind` sets these three.
         self._loop: asyncio.AbstractEventLoop

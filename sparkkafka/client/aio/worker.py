@@ -272,7 +272,7 @@ class Worker:
             if not call.is_nested:
                 self._running = undo
             self._inbox.put(undo)
-        elif not call.is_nested and self.loop is not None:
+        elif not call.is_nested and self.loop is not None and not self.loop.is_closed():
             # In the next iteration, so that the task first handles the result.
             self.loop.call_soon(self._start_next)
 

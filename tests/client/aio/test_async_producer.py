@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import logging
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -662,3 +663,25 @@ def test_a_producer_ends_whose_loop_was_closed_before_the_outcome(fake: FakeClus
         wait_until(lambda: not threads[0].has_undelivered)
         tasks.clear()
         wait_until(lambda: gc.collect() >= 0 and not threads[0].is_alive)
+
+
+def test_no_thread_stays_if_the_loop_is_closed_during_close(fake: FakeCluster) -> None:
+    closing: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        opened = producer(fake)
+        await opened.send("t", b"v")
+        closing.append(asyncio.create_task(opened.close()))
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    closing.clear()
+    name = f"sparkkafka-{AsyncProducer.__name__}"
+    wait_until(
+        lambda: (
+            gc.collect() >= 0
+            and not [thread for thread in threading.enumerate() if thread.name == name]
+        )
+    )
