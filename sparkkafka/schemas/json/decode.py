@@ -390,7 +390,9 @@ class _Batch:
         rows = np.zeros(0, np.int64)
         to_parse = np.arange(len(texts))
         if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
-            texts_of_json, must_parse = compact(texts)
+            texts_of_json, must_parse = compact(
+                texts, keep_escapes=field.node.kind == JsonKind.JSON_TEXT
+            )
             column = _json_column(texts_of_json, field.node)
             rows, to_parse = values.texts, np.flatnonzero(must_parse)
             if len(to_parse):
@@ -519,7 +521,9 @@ class _Batch:
         others = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
         buffer = pa.py_buffer(data)
         names = gather(buffer, others.starts, others.name_ends - others.starts)
-        fields, must_parse = compact(gather(buffer, others.starts, others.ends - others.starts))
+        fields, must_parse = compact(
+            gather(buffer, others.starts, others.ends - others.starts), keep_escapes=True
+        )
         is_parsed = others.is_unclear.copy()
         is_parsed[others.texts[must_parse | others.is_struct]] = True
         is_parsed[others.texts[_is_invalid_or_repeated(names, others.texts)]] = True

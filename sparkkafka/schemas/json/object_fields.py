@@ -172,19 +172,26 @@ def wrong_texts(data: Bytes, offsets: Ints, fields: Mapping[bytes, bytes]) -> In
     return wrong
 
 
-def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
+def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
     """Return JSON values, or fields of objects, without white space outside of strings; and which
-    of them must be parsed instead: those with an escape, or with a name twice in an object.
+    of them must be parsed instead: those with an escape, or with a name twice in an object. With
+    `keep_escapes`, only the escapes that `to_json` never writes so: \\u and \\/.
 
     texts: binary, without nulls; brackets and quotes match in each."""
     data, offsets = content_of(texts)
-    must_parse: Flags = np.diff(np.searchsorted(positions(data, ord("\\")), offsets)) != 0
+    escaped = _escaped(positions(data, ord("\\")), len(data))
+    rewritten = escaped
+    if keep_escapes:
+        rewritten = escaped[(data[escaped] == ord("u")) | (data[escaped] == ord("/"))]
+    must_parse: Flags = np.diff(np.searchsorted(rewritten, offsets)) != 0
     if must_parse.any():
         data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
-    in_string = np.cumsum(data == ord('"'), dtype=np.uint8) & 1  # after an odd number of quotes
+    is_quote = data == ord('"')
+    is_quote[escaped] = False
+    in_string = np.cumsum(is_quote, dtype=np.uint8) & 1  # after an odd number of quotes
     is_kept = (data > ord(" ")) | in_string.view(np.bool_)
     offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)
-    data, in_string = data[is_kept], in_string[is_kept]
+    data, in_string, is_quote = data[is_kept], in_string[is_kept], is_quote[is_kept]
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     compacted = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
 
@@ -195,7 +202,7 @@ def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
     levels = np.cumsum(is_open.view(np.int8) - (lower[at] == ord("}")), dtype=np.int16)
     is_name = (data[at] == ord(":")) & (data[at - 1] == ord('"')) & (levels > 0)
     if is_name.any():
-        quotes = positions(data, ord('"'))
+        quotes = np.flatnonzero(is_quote)
         ends = np.searchsorted(quotes, at[is_name])
         starts = quotes[ends - 2]
         keys = gather(buffers[2], starts, quotes[ends - 1] - starts)

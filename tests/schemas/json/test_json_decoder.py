@@ -237,6 +237,23 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
         assert read.rest == alone.rest
 
 
+def test_what_is_left_with_escapes_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = pa.struct([("id", pa.int64())])
+    lefts = [
+        r'"a": "say \"hi\", \\", "b": {"c\n": [1, "}\t"], "d":"\b\f\r"}',
+        r'"b" : { "c" : "\\\"" , "\\": " : " }',
+    ]
+    rows = [f'{{"id":{number}, {lefts[number % 2]}}}'.encode() for number in range(200)]
+    rest = ['{"a":"say \\"hi\\", \\\\","b":{"c\\n":[1,"}\\t"],"d":"\\b\\f\\r"}}']
+    rest.append('{"b":{"c":"\\\\\\"","\\\\":" : "}}')
+    other = rb'{"id":5,"a":"\u00e9\/","b":{"c\"":1,"c\"":2}}'
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "rest_of", None)
+        assert run(kind, *rows, rest=True).rest.to_pylist() == rest * 100
+    read = run(kind, *rows, other, rest=True)
+    assert read.rest.to_pylist() == [*rest * 100, '{"a":"é/","b":{"c\\"":2}}']
+
+
 def test_an_array_for_a_map_is_left_in_the_rest() -> None:
     item = pa.struct([("a", pa.int64())])
     kind = pa.struct([("id", pa.int64()), ("m", pa.map_(pa.string(), item))])
