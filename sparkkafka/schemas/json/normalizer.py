@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.json import syntax
+from sparkkafka.schemas.json.object_fields import FieldTree
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import UnfitError
@@ -60,14 +61,14 @@ class JsonNormalizer:
         self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
 
     @cached_property
-    def field_names(self) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
+    def field_names(self) -> tuple[list[bytes], dict[bytes, FieldTree]]:
         """The names of the struct's fields that have no fields themselves; and by the names of the
-        others, the names of their fields that have none."""
-        plain, others = _names_by_fields(self._root)
-        return plain, {
-            name.encode(): _names_by_fields(child)[0] if child.kind is _STRUCT else []
-            for name, child in others.items()
-        }
+        others, the names of their fields."""
+        names = [name.encode() for name in self._root.children]
+        tree = _field_tree(self._root)
+        having = [name for name, child in self._root.children.items() if _has_fields(child)]
+        structs = {name.encode(): tree.get(name.encode(), {}) for name in having}
+        return [name for name in names if name not in structs], structs
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
@@ -153,10 +154,13 @@ def _has_fields(node: JsonNode) -> bool:
     return bool(node.children) and _has_fields(node.item)
 
 
-def _names_by_fields(node: JsonNode) -> tuple[list[bytes], dict[str, JsonNode]]:
-    """Return the names of the children that have no fields, and the children that have some."""
-    having = {name: child for name, child in node.children.items() if _has_fields(child)}
-    return [name.encode() for name in node.children if name not in having], having
+def _field_tree(node: JsonNode) -> FieldTree:
+    """Return the fields of a struct, without those of arrays and maps that may have fields."""
+    return {
+        name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
+        for name, child in node.children.items()
+        if child.kind is _STRUCT or not _has_fields(child)
+    }
 
 
 def _short(name: str) -> str:

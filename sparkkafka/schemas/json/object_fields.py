@@ -12,7 +12,7 @@ bracket, and a colon.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -125,6 +125,11 @@ def object_fields(
     )
 
 
+FieldTree: TypeAlias = Mapping[bytes, Any]
+"""The names of a struct's fields, and a FieldTree for each; an empty one for a field without
+fields."""
+
+
 class OtherFields(NamedTuple):
     """The result of `other_fields`. Each field has the index of its text, ascending; the start and
     end of its name with the quotes; the end of its value; and whether it is one of `structs`.
@@ -142,7 +147,7 @@ def other_fields(
     data: Bytes,
     offsets: Ints,
     known: Sequence[bytes],
-    structs: Mapping[bytes, Sequence[bytes]],
+    structs: Mapping[bytes, FieldTree],
     misfits: Mapping[bytes, Flags],
 ) -> OtherFields:
     """Find the outermost fields of JSON objects that are not among the `known` names. The objects
@@ -320,7 +325,7 @@ class _Piece:
     def others(
         self,
         known: Sequence[bytes],
-        structs: Mapping[bytes, Sequence[bytes]],
+        structs: Mapping[bytes, FieldTree],
         misfits: Mapping[bytes, Flags],
     ) -> OtherFields:
         """Return the outermost fields of all texts that are not `known`. A field of `structs` is
@@ -333,13 +338,10 @@ class _Piece:
         for name, is_misfit in misfits.items():
             colons = self._names.find(name)
             is_known[colons] = ~is_misfit[self._texts[colons]]
-        if structs:
-            item_names = _Names(self._data, at, self._item_colons)
-        for name, names in structs.items():
+        for name, fields in structs.items():
             colons = self._names.find(name)
             left = self._kind == _COLON
-            for inner in names:
-                left[item_names.find(inner)] = False
+            self._clear_known(left, self._colons, colons, fields, 2)
             counts = offsets_of(left, np.int32)
             is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
             is_struct[colons] = True
@@ -352,6 +354,21 @@ class _Piece:
             is_struct[colons],
             self.is_unclear,
         )
+
+    def _clear_known(
+        self, left: Flags, outer_colons: Ints, structs: Ints, fields: FieldTree, level: int
+    ) -> None:
+        """Clear the flags in `left` of the colons of these fields at a level, in objects that
+        follow the colons `structs`, which are some of all `outer_colons` one level above."""
+        colons = np.flatnonzero((self._kind == _COLON) & (self._level == level))
+        outer = outer_colons.take(np.searchsorted(outer_colons, colons) - 1, mode="clip")
+        own = colons[np.isin(outer, structs)]
+        names = _Names(self._data, self._at, own)
+        for name, inner in fields.items():
+            found = names.find(name)
+            left[found] = False
+            if inner and len(found):
+                self._clear_known(left, colons, found, inner, level + 1)
 
     def wrong_texts(self, fields: Mapping[bytes, bytes]) -> Ints:
         """Return the numbers of the function `wrong_texts` for these texts."""

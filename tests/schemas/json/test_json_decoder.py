@@ -254,6 +254,26 @@ def test_what_is_left_with_escapes_is_not_parsed(monkeypatch: pytest.MonkeyPatch
     assert read.rest.to_pylist() == [*rest * 100, '{"a":"é/","b":{"c\\"":2}}']
 
 
+def test_structs_in_structs_are_not_parsed_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    geo = pa.struct([("lat", pa.int64())])
+    inner = pa.struct([("geo", geo), ("zip", pa.int64())])
+    kind = pa.struct([("c", inner), ("d", pa.struct([("geo", geo)]))])
+    known = b'{"c":{"geo":{"lat":1},"zip":2},"d":{"geo":{"lat":3}},"x":%d}'
+    rows = [known % number for number in range(100)]
+    rest = [f'{{"x":{number}}}' for number in range(100)]
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "rest_of", None)
+        assert run(kind, *rows, rest=True).rest.to_pylist() == rest
+    others = {
+        b'{"c":{"geo":{"zip":1}}}': '{"c":{"geo":{"zip":1}}}',
+        b'{"c":{"lat":1,"geo":{"lat":2}}}': '{"c":{"lat":1}}',
+        b'{"d":{"geo":{"lat":1,"geo":{"lat":2}}}}': '{"d":{"geo":{"geo":{"lat":2}}}}',
+        b'{"d":{"zip":[{"lat":1}]}}': '{"d":{"zip":[{"lat":1}]}}',
+    }
+    read = run(kind, *rows, *others, rest=True)
+    assert read.rest.to_pylist() == [*rest, *others.values()]
+
+
 def test_an_array_for_a_map_is_left_in_the_rest() -> None:
     item = pa.struct([("a", pa.int64())])
     kind = pa.struct([("id", pa.int64()), ("m", pa.map_(pa.string(), item))])
