@@ -39,7 +39,6 @@ from sparkkafka.schemas.json.object_fields import (
     compact,
     object_fields,
     other_fields,
-    wrong_texts,
 )
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
@@ -85,12 +84,6 @@ class JsonDecoder:
         self.with_rest = with_rest  # fields that the type lacks are returned as JSON texts
         self.exact = exact
         self.has_decimals = _has_decimals(root)
-        # With which bytes the values of outermost fields may begin, null included.
-        self.beginnings = {
-            name.encode(): _BEGINNINGS[node.kind]
-            for name, node in (root.children if root.kind == JsonKind.STRUCT else {}).items()
-            if node.kind in _BEGINNINGS
-        }
         self.normalizer = JsonNormalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
@@ -169,7 +162,6 @@ class _Batch:
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self.data, self._offsets = arrays.content_of(self._texts)
-        self._short_texts = self._texts  # those without their long strings
         self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
@@ -285,8 +277,7 @@ class _Batch:
         one by one. A block that fails is cut, and its parts are read again. `strict` fails at a
         field that the type lacks, `raw` ignores it."""
         cut = cut_long_strings(self._texts)
-        self._short_texts, self._strings = cut or (self._texts, None)
-        texts = self._short_texts
+        texts, self._strings = cut or (self._texts, None)
         doubtful = self._doubtful_texts(texts)
         fields: dict[str, pa.Array] = {}
         if self._decoder.separate_fields:
@@ -589,8 +580,6 @@ class _Batch:
         other rows are read again. `stopped_at`: the index of the row at which the reader stopped,
         len(rows) if unknown."""
         knows_row = stopped_at < len(rows)
-        if np.any(is_wrong := self._wrong[rows] != 0):
-            return rows[is_wrong], set(), [rows[~is_wrong]]
         pattern, names_by_group = reader.misfit_pattern(error.message)
         if names_by_group:
             # Look for all texts with such a value, not only the one at which the reader stopped.
@@ -608,6 +597,8 @@ class _Batch:
                 return rows[is_suspect], names, [rows[~is_suspect]]
         if error.field is not None and self._can_be_separate([error.field]):
             return rows, {error.field}, []
+        if error.is_syntax and np.any(is_damaged := self._is_damaged[rows]):
+            return rows[is_damaged], set(), [rows[~is_damaged]]
         if knows_row:
             after = rows[stopped_at + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
@@ -621,21 +612,15 @@ class _Batch:
         return self._separations_left > 0 and self._decoder.can_be_separate(names)
 
     @cached_property
-    def _wrong(self) -> Ints:
-        """Why texts are certainly bad (see `wrong_texts`). With the rest, values of another JSON
-        type than their field's are not bad."""
-        fields = self._decoder.beginnings
-        if self._decoder.with_rest:
-            fields = dict.fromkeys(fields, bytes(range(256)))
-        return wrong_texts(*arrays.content_of(self._short_texts), fields)
+    def _is_damaged(self) -> Flags:
+        """The texts whose quotes or brackets do not match, or that have a name with an escape."""
+        return object_fields(self.data, self._offsets, [], []).is_unclear
 
     # --- one by one -------------------------------------------------------------------------------
 
     def _normalize(self, rows: Ints) -> None:
         """Normalize the texts of rows one by one: add the text of each good row to `_normalized`,
         and the reason of each bad one to `_reasons`."""
-        if len(rows) > MAX_OWN_REASONS:
-            rows = self._refuse_wrong(rows)
         read = self._decoder.normalizer.read
         content = self.data.tobytes() if len(rows) else b""
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -648,18 +633,6 @@ class _Batch:
             self._normalized.append((row, text))
             if rest is not None:
                 self._rests.append((row, rest))
-
-    def _refuse_wrong(self, rows: Ints) -> Ints:
-        """Make those of the rows bad whose texts are certainly bad, except for the first
-        MAX_OWN_REASONS. Return the others."""
-        wrong = self._wrong[rows]
-        refused = np.flatnonzero(wrong > 0)[MAX_OWN_REASONS:]
-        names = list(self._decoder.beginnings)
-        reasons = ["", "the value is not JSON"]
-        reasons += [f"field {name.decode()}: has another JSON type" for name in names]
-        for row, number in zip(rows[refused].tolist(), wrong[refused].tolist(), strict=True):
-            self._reasons[row] = reasons[number]
-        return np.delete(rows, refused)
 
     def _read_normalized(self) -> None:
         """Read the normalized texts as a block."""
@@ -775,15 +748,6 @@ _NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r\n]*n")
 _NOT_A_NUMBER: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
 
 
-_BEGINNINGS: Final = {
-    **dict.fromkeys((JsonKind.TEXT, JsonKind.BINARY, JsonKind.DURATION), b'"n'),
-    **dict.fromkeys((JsonKind.DATE, JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP), b'"n'),
-    **dict.fromkeys((JsonKind.INTEGER, JsonKind.FLOAT), b"-0123456789n"),
-    **dict.fromkeys((JsonKind.EPOCH_MILLIS, JsonKind.EPOCH_DAYS), b"-0123456789n"),
-    **{JsonKind.BOOL: b"tfn", JsonKind.LIST: b"[n", JsonKind.STRUCT: b"{n", JsonKind.MAP: b"{n"},
-}
-
-
 def _can_read_raw(node: JsonNode) -> bool:
     """Return whether pyarrow's reader can read texts as they are."""
     needs_normalizing = (
@@ -856,13 +820,14 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints, *, has_decimals: bool) -
 
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
-    stopped, if known; `is_unknown_field`: it stopped at a field that the type lacks; `field`: the
-    outermost one that could not be converted, if known."""
+    stopped, if known; `is_unknown_field`: it stopped at a field that the type lacks; `is_syntax`:
+    at what is not JSON; `field`: the outermost one that could not be converted, if known."""
 
     def __init__(self, message: str = "", field: str | None = None) -> None:
         super().__init__("not all texts could be read")
         self.message = message[:1000]
         self.field = field
+        self.is_syntax = "JSON parse error: " in message[:100] and "changed from" not in message
         match = re.search(r"in row (\d+)$", message[-40:])
         self.row = int(match[1]) if match else None
         self.is_unknown_field = message.endswith("unexpected field")

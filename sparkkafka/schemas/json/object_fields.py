@@ -16,10 +16,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
+from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
 
@@ -38,41 +37,6 @@ for _kind, _bytes in (
     (_COMMA, b","),
 ):
     _KINDS[list(_bytes)] = _kind
-
-_TOKENS: Final = b'{[}]:,;"'
-"""The bytes of structure. The semicolon stands for a comma between the fields of an object."""
-_OBJECT_COMMA, _STRING, _STRING_END = 6, 7, 8
-"""The numbers of some tokens. That of a string's end is _STRING_END plus the number of the token
-before the string."""
-_TOKEN_NUMBERS: Final = np.zeros(256, np.uint8)
-_TOKEN_NUMBERS[list(_TOKENS)] = range(len(_TOKENS))
-
-_MAY_FOLLOW: Final = np.zeros((2, 2 * _STRING_END, _STRING_END), np.bool_)
-"""Whether a token may follow another: with nothing between them, and with a number, true, false or
-null."""
-for _token, _following, _after_value in (
-    (b"{", b'"}', b""),
-    (b"[", b'"{[]', b",]"),
-    (b"}", b",;}]", b""),
-    (b"]", b",;}]", b""),
-    (b":", b'"{[', b",;}"),
-    (b",", b'"{[', b",]"),
-    (b";", b'"', b""),
-    (b'{"', b":", b""),
-    (b'["', b",]", b""),
-    (b':"', b",;}", b""),
-    (b',"', b":,]", b""),
-    (b';"', b":", b""),
-):
-    _number = _TOKENS.index(_token[0]) + _STRING_END * (len(_token) - 1)
-    for _index, _tokens in enumerate((_following, _after_value)):
-        _MAY_FOLLOW[_index, _number, [_TOKENS.index(_byte) for _byte in _tokens]] = True
-
-_SCALAR: Final = (
-    r"^(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)[ \t\r\n]*$"
-)
-_MAX_BLANKS: Final = 3
-"""Longer white space between two tokens is not searched for what follows it."""
 
 
 class ValueSpans(NamedTuple):
@@ -162,19 +126,6 @@ def other_fields(
         columns = [column + offsets[low] for column in columns]
         others.append((texts + low, *columns, is_struct, is_unclear))
     return OtherFields(*map(np.concatenate, zip(*others, strict=True)))
-
-
-def wrong_texts(data: Bytes, offsets: Ints, fields: Mapping[bytes, bytes]) -> Ints:
-    """Return for each JSON text why it is certainly bad: 0 if it may be good, -1 if it may be good
-    and has a field twice (the last one counts), 1 if it is not JSON, and from 2 on the number of an
-    outermost field with a value of another JSON type. The texts are concatenated in `data`.
-    `fields`: the bytes with which the values of these fields may begin."""
-    wrong = np.zeros(len(offsets) - 1, np.int64)
-    for low, high, piece in _pieces(data, offsets):
-        wrong[low:high] = piece.wrong_texts(fields)
-    # A backslash at the end of a text seems to escape the first byte of the next one.
-    wrong[1:][data.take(offsets[1:-1] - 1, mode="clip") == ord("\\")] = 0
-    return wrong
 
 
 def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
@@ -269,8 +220,8 @@ class _Piece:
         for byte in b'":,':
             is_structure |= data == byte
         self._backslashes = np.flatnonzero(data == ord("\\"))
-        self._escaped = _escaped(self._backslashes, len(data))
-        is_structure[self._escaped] = False
+        if len(self._backslashes):
+            is_structure[_escaped(self._backslashes, len(data))] = False
         while True:
             at = np.flatnonzero(is_structure)
             kind = _KINDS.take(data.take(at))
@@ -298,7 +249,6 @@ class _Piece:
         self._colons = colons.take(np.flatnonzero(colon_levels == 1))
         self._names = _Names(data, at, self._colons)
         self._item_colons = colons.take(np.flatnonzero(colon_levels == 2))
-        self._offsets, self._is_damaged = offsets, self.is_unclear.copy()
         self._refuse_escapes(self._colons)
 
     def _refuse_escapes(self, colons: Ints) -> None:
@@ -369,71 +319,6 @@ class _Piece:
             left[found] = False
             if inner and len(found):
                 self._clear_known(left, colons, found, inner, level + 1)
-
-    def wrong_texts(self, fields: Mapping[bytes, bytes]) -> Ints:
-        """Return the numbers of the function `wrong_texts` for these texts."""
-        data, at, texts = self._data, self._at, self._texts
-        wrong = self._is_damaged.astype(np.int64)
-        if len(at) < 2:
-            return wrong
-        tokens = _TOKEN_NUMBERS.take(data.take(at))
-        is_object = np.zeros(len(wrong), np.bool_)
-        firsts = np.flatnonzero(np.diff(texts, prepend=-1))
-        is_object[texts[firsts]] = tokens[firsts] == 0
-        commas = np.flatnonzero((self._kind == _COMMA) & (self._level == 1))
-        tokens[commas[is_object[texts[commas]]]] = _OBJECT_COMMA
-        quotes = np.flatnonzero(self._kind == _QUOTE)
-        following = tokens[1:].copy()
-        tokens[quotes[1::2]] = _STRING_END + tokens.take(quotes[::2] - 1)
-        starts, ends = at[:-1] + 1, at[1:]
-        first = data.take(starts)
-        for _ in range(_MAX_BLANKS):
-            blanks = np.flatnonzero((first <= ord(" ")) & (starts < ends))
-            starts[blanks] += 1
-            first[blanks] = data.take(starts[blanks])
-        has_value = starts < ends
-        is_known = (tokens[:-1] != _STRING) & (first > ord(" ")) & (texts[1:] == texts[:-1])
-        pairs = (has_value * np.uint8(2 * _STRING_END) + tokens[:-1]) * np.int64(_STRING_END)
-        is_bad = ~_MAY_FOLLOW.ravel().take(pairs + following)
-        is_bad |= (self._kind[:-1] == _CLOSE) & (self._level[:-1] == 0)
-        is_bad &= is_known
-        values = np.flatnonzero(has_value & is_known & ~is_bad)
-        scalars = gather(pa.py_buffer(data), starts[values], ends[values] - starts[values])
-        is_scalar = pc.match_substring_regex(scalars, _SCALAR).cast(pa.uint8())
-        is_bad[values] = to_numpy(is_scalar) == 0
-
-        wrong_type = np.zeros(len(wrong), np.int64)
-        repeated = [np.zeros(0, np.int64)]
-        for number, (name, beginnings) in enumerate(fields.items(), 2):
-            colons = self._names.find(name)
-            having = texts[colons]
-            may_begin = np.ones(256, np.bool_)
-            may_begin[ord(" ") + 1 :] = False
-            may_begin[list(beginnings)] = True
-            is_misfit = ~may_begin.take(first.take(colons, mode="clip"))
-            wrong_type[having[is_misfit]] = number
-            repeated.append(having[1:][having[1:] == having[:-1]])
-        wrong_type[np.concatenate(repeated)] = -1
-        wrong_type[self.is_unclear] = 0  # a name with an escape may be that of a field
-        wrong = np.where(wrong, wrong, wrong_type)
-        wrong[texts[:-1][is_bad]] = 1
-        wrong[self._texts_with(self._bad_in_strings(at[quotes]))] = 1
-        return wrong
-
-    def _bad_in_strings(self, quotes: Ints) -> Ints:
-        """Return the positions of control characters in strings and of unknown escapes. `quotes`:
-        the positions of quotes that begin or end strings."""
-        data, escaped = self._data, self._escaped
-        bad = escaped[~np.isin(data[escaped], list(b'"\\/bfnrtu'))] - 1
-        if data.min() < ord(" "):
-            controls = np.flatnonzero(data < ord(" "))
-            in_string = np.searchsorted(quotes, controls) & 1 != 0
-            bad = np.append(bad, controls[in_string])
-        return bad
-
-    def _texts_with(self, at: Ints) -> Ints:
-        """Return the texts of these positions."""
-        return np.searchsorted(self._offsets, at, "right") - 1
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
