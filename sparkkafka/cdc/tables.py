@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegralType
+from pyspark.sql.types import DataType, IntegralType
 
 from sparkkafka.cdc.databases import apply_to_database
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types, columns_to_add
@@ -109,14 +109,14 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         quote="`",
     )
     rows = changes.net_in_order() if scd == 1 else read()
-    _prepare(spark, merge, rows, add_columns)
+    number_keys = _number_keys(merge, rows, _prepare(spark, merge, rows, add_columns))
     cached = _cache(rows)
     try:
-        facts = _facts(cached, merge.keys)
+        facts = _facts(cached, number_keys)
         if facts.out_of_order:
             cached.unpersist()
             cached = _cache(read())
-            facts = _facts(cached, merge.keys)
+            facts = _facts(cached, number_keys)
         if facts.unavailable and (filled := changes.to_fill(_unavailable(cached))):
             cached.unpersist()
             cached = _cache(read(filled))
@@ -125,7 +125,7 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
         if truncate is None:  # a truncate may delete rows of other keys
-            merge = replace(merge, key_ranges=_key_ranges(rows, merge.keys, facts))
+            merge = replace(merge, key_ranges=_key_ranges(number_keys, facts))
         has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
         are_newer = scd == 1 and (not has_table or _are_newer(spark, merge, facts))
@@ -154,13 +154,13 @@ def _cache(rows: DataFrame) -> DataFrame:
     return rows.select(F.struct("*").alias("row")).persist()
 
 
-def _facts(cached: DataFrame, keys: Sequence[str]) -> Row:
+def _facts(cached: DataFrame, number_keys: Sequence[str]) -> Row:
     """Compute the rows that `_cache` persists, and return the facts that decide how they are
     merged."""
     rows = cached.select("row.*")
     ranges = [
         aggregate(column_at(key)).alias(f"{aggregate.__name__} {key}")
-        for key in _number_columns(rows, keys)
+        for key in number_keys
         for aggregate in (F.min, F.max)
     ]
     out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
@@ -175,14 +175,21 @@ def _facts(cached: DataFrame, keys: Sequence[str]) -> Row:
     return facts
 
 
-def _key_ranges(rows: DataFrame, keys: Sequence[str], facts: Row) -> dict[str, tuple[int, int]]:
-    """Return bounds for each column of numbers in the key, unless there are no rows."""
-    found = {key: (facts[f"min {key}"], facts[f"max {key}"]) for key in _number_columns(rows, keys)}
+def _number_keys(merge: Merge, rows: DataFrame, target_types: Mapping[str, DataType]) -> list[str]:
+    """Return the columns of the key that are integers, in the changes and in the target: a target's
+    column of another type would be compared with bounds in another way than with keys."""
+    return [
+        key
+        for key in merge.keys
+        if isinstance(rows.schema[key].dataType, IntegralType)
+        and isinstance(target_types[key.lower()], IntegralType)
+    ]
+
+
+def _key_ranges(number_keys: Sequence[str], facts: Row) -> dict[str, tuple[int, int]]:
+    """Return bounds for each of these columns, unless there are no rows."""
+    found = {key: (facts[f"min {key}"], facts[f"max {key}"]) for key in number_keys}
     return {key: _widened(low, high) for key, (low, high) in found.items() if low is not None}
-
-
-def _number_columns(rows: DataFrame, keys: Sequence[str]) -> list[str]:
-    return [key for key in keys if isinstance(rows.schema[key].dataType, IntegralType)]
 
 
 def _widened(low: int, high: int) -> tuple[int, int]:
@@ -229,8 +236,11 @@ def _move_after_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:
     )
 
 
-def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bool) -> None:
-    """Add the columns that the target lacks, or raise OptionError."""
+def _prepare(
+    spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bool
+) -> dict[str, DataType]:
+    """Add the columns that the target lacks, or raise OptionError. Return the types of those that
+    it had, by name in lower case."""
     if not spark.catalog.tableExists(merge.target):
         columns = ", ".join(_definitions(merge, rows, merge.all_columns))
         raise OptionError(
@@ -246,6 +256,7 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
     if missing:
         columns = ", ".join(_definitions(merge, rows, missing))
         spark.sql(f"ALTER TABLE {merge.target} ADD COLUMNS ({columns})")
+    return types
 
 
 def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DataType
 
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types
-from sparkkafka.cdc.tables import _widened
+from sparkkafka.cdc.tables import _number_keys, _widened
 from sparkkafka.errors import OptionError
 
 pytestmark = pytest.mark.spark
@@ -50,6 +50,16 @@ def test_a_merge_reads_only_files_that_may_have_the_keys_of_numbers(spark: Any) 
     for text in (merge.spark_merge(None), history.spark_merge(None), history.spark_rows(False)):
         assert bounds in text
         spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
+
+def test_only_keys_that_are_integers_on_both_sides_have_a_range(spark: Any) -> None:
+    # Without ANSI, Spark casts a column of strings to the type of each bound: '5000000000' >= 0
+    # would not hold.
+    rows = spark.createDataFrame([], "A bigint, B int, C string, D smallint")
+    merge = Merge(**{**NAMES, "keys": ("A", "B", "C", "D")})  # type: ignore[arg-type]
+    target = spark.createDataFrame([], "a string, b bigint, c bigint, d decimal(10, 0)").schema
+    types = {field.name: field.dataType for field in target}
+    assert _number_keys(merge, rows, types) == ["B"]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
