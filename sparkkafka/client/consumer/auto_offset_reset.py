@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
@@ -44,7 +44,6 @@ class AutoOffsetReset:
             committed_offsets = fetch_committed(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
-        without_offset: list[PartitionState] = []
         for state in pending:
             committed = committed_offsets.get(state.tp)
             if committed is not None:
@@ -56,14 +55,12 @@ class AutoOffsetReset:
             if lookup is not None:
                 state.seek(None, lookup=lookup)
             else:
-                without_offset.append(state)
-        if without_offset:
-            what = (
-                f"group {group_id!r} has committed no offset"
-                if group_id is not None
-                else "the consumer has no group"
-            )
-            self._fail_without_offset(without_offset, what, deadline)
+                what = (
+                    f"group {group_id!r} has committed no offset"
+                    if group_id is not None
+                    else "the consumer has no group"
+                )
+                state.error = self._no_offset(state, what, deadline)
 
     def reset_position(self, state: PartitionState, deadline: Deadline) -> None:
         """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
@@ -80,7 +77,7 @@ class AutoOffsetReset:
             what = f"the topic was deleted and recreated, offset {state.position} is of the old one"
         if lookup is None:
             state.log_bounds = None
-            self._fail_without_offset([state], what, deadline)
+            state.error = self._no_offset(state, what, deadline)
             return
         policy = self._options.auto_offset_reset
         log.warning("%s: %s; continuing by auto.offset.reset=%s", state.tp, what, policy)
@@ -117,31 +114,20 @@ class AutoOffsetReset:
         # by_duration:P1D (KIP-1106)
         return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
 
-    def _fail_without_offset(
-        self, states: Sequence[PartitionState], what: str, deadline: Deadline
-    ) -> None:
-        """Let poll raise the error of auto.offset.reset=none for these partitions: why they have no
-        position (`what`), and which offsets the log has. The log's offsets are looked up once, not
-        in each poll that raises the error again."""
-        first: dict[TopicPartition, int] = {}
-        end: dict[TopicPartition, int] = {}
-        failure: KafkaError | None = None
+    def _no_offset(self, state: PartitionState, what: str, deadline: Deadline) -> NoOffsetError:
+        """Return the error of auto.offset.reset=none: why there is no position (`what`), and which
+        offsets the log has. They are looked up once, not in each poll that raises the error."""
+        tp = state.tp
         try:
-            unknown = [state.tp for state in states if state.log_bounds is None]
-            first, end = earliest_and_latest(self._cluster, unknown, deadline=deadline)
-        except KafkaError as error:
-            failure = error
-        for state in states:
-            tp = state.tp
-            if tp in first:
+            if state.log_bounds is None:
+                first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
                 state.log_bounds = LogBounds(first[tp], end[tp], end[tp])
-            if state.log_bounds is not None:
-                log_text = f"the log has offsets [{state.log_bounds[0]}, {state.log_bounds[1]})"
-            else:
-                log_text = f"the offsets of the log are not known ({failure})"
-            state.error = NoOffsetError(
-                f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, "
-                "commit an offset, or set auto.offset.reset to earliest or latest",
-                topic=tp.topic,
-                partition=tp.partition,
-            )
+            log_text = f"the log has offsets [{state.log_bounds[0]}, {state.log_bounds[1]})"
+        except KafkaError as error:
+            log_text = f"the offsets of the log are not known ({error})"
+        return NoOffsetError(
+            f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, commit "
+            "an offset, or set auto.offset.reset to earliest or latest",
+            topic=tp.topic,
+            partition=tp.partition,
+        )

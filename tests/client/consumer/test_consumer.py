@@ -378,6 +378,22 @@ def test_none_looks_the_offsets_of_all_partitions_up_once(fake_cluster):
     assert len(fake_cluster.requests_of("ListOffsets")) == 2 * len(leaders)
 
 
+def test_none_says_what_is_there_although_another_partition_is_refused(fake_cluster):
+    fake_cluster.create_topic("t", partitions=2)
+    write(fake_cluster, "t", 20, partitions=2, per_send=10)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    fake_cluster.fault(code, api="ListOffsets", topic="t", partition=1, times=None)
+    errors = {}
+    with consumer(fake_cluster, auto_offset_reset="none", group_id="g") as source:
+        source.assign([TopicPartition("t", number) for number in range(2)])
+        for _ in range(4):
+            with pytest.raises(NoOffsetError) as raised:
+                source.poll(WAIT_S)
+            errors[raised.value.partition] = str(raised.value)
+    assert "the log has offsets [0, 10)" in errors[0]
+    assert "TOPIC_AUTHORIZATION_FAILED" in errors[1]
+
+
 @pytest.mark.parametrize("offset", [5, 5_000])
 @pytest.mark.parametrize(("reset", "position"), [("earliest", 100), ("latest", 1_000)])
 def test_out_of_range_goes_where_the_setting_says(filled, offset, reset, position):
