@@ -400,19 +400,23 @@ class RecordAccumulator:
     def close_at_s(self, since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `since_s`."""
-        closes_at_s = (self._closes_at_s(batch) for batch in self._open.values())
+        now_s = time.monotonic()
+        closes_at_s = (self._closes_at_s(batch, now_s) for batch in self._open.values())
         return min(since_s + self._linger_s, *closes_at_s, math.inf)
 
-    def _closes_at_s(self, batch: _OpenBatch) -> float:
-        """Return the monotonic time at which a batch that is not full closes."""
-        linger_s = 0.0 if batch.is_due else self._linger_s
-        return batch.since_s + linger_s + (JOIN_S if self._has_unsent(batch.tp) else 0.0)
+    def _closes_at_s(self, batch: _OpenBatch, now_s: float) -> float:
+        """Return the monotonic time at which a batch that is not full closes, or its linger.ms is
+        over."""
+        lingers_until_s = batch.since_s + (0.0 if batch.is_due else self._linger_s)
+        if lingers_until_s > now_s or not self._has_unsent(batch.tp):
+            return lingers_until_s
+        return lingers_until_s + JOIN_S
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
         if self._open or self._full:
             now_s = time.monotonic()
-            due = [batch for batch in self._open.values() if self._closes_at_s(batch) <= now_s]
+            due = [b for b in self._open.values() if self._closes_at_s(b, now_s) <= now_s]
             for batch in due:
                 del self._open[batch.tp]
             self._close(due)
