@@ -46,8 +46,8 @@ from tests.support.certificates import Identity, signed
 from tests.support.token_server import AUDIENCE, ISSUER, TokenServer
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-SESSION_MS = 8_000
-"""Clients renew it 640 ms before its end at the latest: a busy machine may hold one up for long."""
+SESSION_MS = 12_000
+"""Clients renew it 960 ms before its end at the latest: a busy machine may hold one up for long."""
 
 SESSIONS_S = 2.3 * SESSION_MS / 1000
 """Two sessions and a part of the third."""

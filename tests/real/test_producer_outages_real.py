@@ -33,8 +33,10 @@ def one_broker() -> Iterator[Any]:
         yield cluster
 
 
-def kill_again_and_again(cluster: Any, over: threading.Event) -> None:
+def kill_again_and_again(cluster: Any, over: threading.Event, wrote: threading.Barrier) -> None:
+    """Kill the broker for the first time when each producer has written records."""
     try:
+        wrote.wait()
         for _ in range(KILLS):
             time.sleep(2)
             cluster.kill(cluster.broker_ids[0])
@@ -44,9 +46,13 @@ def kill_again_and_again(cluster: Any, over: threading.Event) -> None:
         over.set()
 
 
-def records_one_by_one(servers: str, topic: str, over: threading.Event, **config: Any) -> int:
+def records_one_by_one(
+    servers: str, topic: str, over: threading.Event, wrote: threading.Barrier, **config: Any
+) -> int:
     with Producer({"bootstrap.servers": servers, **config}) as producer:
-        handles = []
+        handles = [producer.send(topic, b"0")]
+        handles[0].result(60)
+        wrote.wait()
         while not over.is_set():
             handles.append(producer.send(topic, b"%d" % len(handles)))
             time.sleep(PAUSE_S)
@@ -54,7 +60,7 @@ def records_one_by_one(servers: str, topic: str, over: threading.Event, **config
     return len(handles)
 
 
-def transactions(servers: str, topic: str, over: threading.Event) -> int:
+def transactions(servers: str, topic: str, over: threading.Event, wrote: threading.Barrier) -> int:
     with Producer({"bootstrap.servers": servers, "transactional.id": topic}) as producer:
         producer.init_transactions()
         count = 0
@@ -65,10 +71,12 @@ def transactions(servers: str, topic: str, over: threading.Event) -> int:
                 count += 1
                 time.sleep(PAUSE_S)
             producer.commit_transaction()
+            if count == 20:
+                wrote.wait()
     return count
 
 
-def columns(servers: str, topic: str, over: threading.Event) -> int:
+def columns(servers: str, topic: str, over: threading.Event, wrote: threading.Barrier) -> int:
     """What Spark's tasks run. The records' times are of now: a broker that starts forgets producers
     whose newest record is older than a day (producer.id.expiration.ms), and knows no repetition."""
     options = parse_producer_options({"bootstrap.servers": servers})
@@ -80,6 +88,9 @@ def columns(servers: str, topic: str, over: threading.Event) -> int:
                 rows.timestamps_ms[:] = time.time_ns() // 1_000_000
                 producer.send(topic, partition, rows)
                 count += 5
+            if count == 5 * PARTITIONS:
+                producer.flush()
+                wrote.wait()
             time.sleep(PAUSE_S)
     return count
 
@@ -87,25 +98,25 @@ def columns(servers: str, topic: str, over: threading.Event) -> int:
 def test_no_record_fails_while_the_only_broker_is_killed_again_and_again(one_broker: Any) -> None:
     servers = one_broker.bootstrap_servers
     over = threading.Event()
+    wrote = threading.Barrier(5, timeout=100)  # so the topics' metadata and the ids are known
     counts: dict[str, int] = {}
     tasks: dict[str, Callable[[str], int]] = {
-        "defaults": lambda topic: records_one_by_one(servers, topic, over),
+        "defaults": lambda topic: records_one_by_one(servers, topic, over, wrote),
         "short": lambda topic: records_one_by_one(
-            servers, topic, over, **{"max.block.ms": 1_000, "metadata.max.age.ms": 1_000}
+            servers, topic, over, wrote, **{"max.block.ms": 1_000, "metadata.max.age.ms": 1_000}
         ),
-        "transactions": lambda topic: transactions(servers, topic, over),
-        "columns": lambda topic: columns(servers, topic, over),
+        "transactions": lambda topic: transactions(servers, topic, over, wrote),
+        "columns": lambda topic: columns(servers, topic, over, wrote),
     }
     for topic in tasks:
         one_broker.create_topic(topic, partitions=PARTITIONS)
-    # The topics' metadata is known, and the ids are had, before the first kill.
     threads = [
         threading.Thread(target=lambda t=topic, run=run: counts.update({t: run(t)}))
         for topic, run in tasks.items()
     ]
     for thread in threads:
         thread.start()
-    kill_again_and_again(one_broker, over)
+    kill_again_and_again(one_broker, over, wrote)
     for thread in threads:
         thread.join(200)
     assert counts.keys() == tasks.keys()

@@ -104,7 +104,7 @@ class KafkaCluster:
         client_ports: Sequence[int] = (),
         heap_mb: int = 512,
         jvm_options: Sequence[str] = (),
-        start_timeout_seconds: float = 90.0,
+        start_timeout_seconds: float = 180.0,
         say: Callable[[str], None] | None = None,
     ) -> None:
         if brokers < 1:
