@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -264,9 +263,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """`config` has the settings of `Producer`, by Kafka's names. Raises OptionError."""
         super().__init__(_LoopProducer(config))
-        self._closer = Worker(type(self).__name__)
-        # Its thread ends like that of the first worker, if the loop is closed during `close`.
-        weakref.finalize(self, self._closer._inbox.put, None).atexit = False
+        self._closer = Worker(self)
         self._thread_id = 0  # of the loop's thread; 0 before the first call
         # `_bind` sets these three.
         self._loop: asyncio.AbstractEventLoop

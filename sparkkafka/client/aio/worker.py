@@ -134,15 +134,16 @@ class Worker:
     All methods but `call_back` and `_run_call` run on the loop.
     """
 
-    def __init__(self, what: str) -> None:
-        """`what` is the name of the client's class."""
-        self._what = what
+    def __init__(self, client: AsyncClient[Any]) -> None:
+        self._what = type(client).__name__
         self.loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Call] = deque()
         self._running: _Call | None = None
         self._is_closed = False
         self._inbox: queue.SimpleQueue[_Call | _Callback | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        # None ends the thread of a client that was garbage-collected.
+        weakref.finalize(client, self._inbox.put, None).atexit = False
         self.callback_deadline: Deadline | None = None
         """The deadline of the client's `close`: callbacks that still run then are cancelled."""
 
@@ -363,12 +364,9 @@ class AsyncClient(ClientBase, Generic[C]):
     def __init__(self, client: C) -> None:
         """`client` is the blocking client, which no other code may use."""
         self._client = client
-        self._worker = worker = Worker(type(self).__name__)
-        self._closer = worker
+        self._worker = self._closer = Worker(self)
         """The worker that runs `close`. AsyncProducer has a second one, since its `close` ends the
         calls that still run."""
-        # None ends the thread of a client that was garbage-collected.
-        weakref.finalize(self, worker._inbox.put, None).atexit = False
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<", "<Async", 1)
