@@ -64,11 +64,11 @@ class JsonNormalizer:
     def field_names(self) -> tuple[list[bytes], dict[bytes, FieldTree]]:
         """The names of the struct's fields that have no fields themselves; and by the names of the
         others, the names of their fields."""
-        names = [name.encode() for name in self._root.children]
-        tree = _field_tree(self._root)
-        having = [name for name, child in self._root.children.items() if _has_fields(child)]
-        structs = {name.encode(): tree.get(name.encode(), {}) for name in having}
-        return [name for name in names if name not in structs], structs
+        having = {name: child for name, child in self._root.children.items() if _has_fields(child)}
+        return [name.encode() for name in self._root.children if name not in having], {
+            name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
+            for name, child in having.items()
+        }
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
