@@ -432,8 +432,8 @@ def _make_udf(
     function: Callable[[pa.Array], pa.Array], returned: DataType, argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
     """Return a UDF that calls `function` with the Arrow arrays of a column. `argument` is the type
-    of the column, `returned` that of the result. Spark names the result's column
-    after the inner function, `column` or `row`."""
+    of the column, `returned` that of the result. Spark names the result's column after the inner
+    function, `column` or `row`."""
     if hasattr(functions, "arrow_udf"):  # Spark 4.1
 
         def column(argument: pa.Array) -> pa.Array:

@@ -161,7 +161,8 @@ class Merge:
         return f"SELECT * FROM {self.changes} _s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
     def match_target(self, changes: str) -> str:
-        """Return the condition that a relation of changes and the table have the same key."""
+        """Return the condition that a relation of changes and the table have the same key, which
+        is in `key_ranges`."""
         ranges = (
             f" AND t.{self.name(key)} BETWEEN {low} AND {high}"
             for key, (low, high) in self.key_ranges.items()

@@ -2,7 +2,7 @@
 
 About ten thousand records are decoded at a time. Until then batches are views of the response's
 memory, which is reused once all of the response's partitions are decoded. (Java's CompletedFetch.)
-`AbortedTransactions` of `batches` tells which batches `read_committed` hides.
+`AbortedTransactions` of `batches` has the batches that `read_committed` hides.
 """
 
 from __future__ import annotations
