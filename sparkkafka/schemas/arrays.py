@@ -267,6 +267,7 @@ def _may_repeat(keys: pa.Array, counts: Ints, max_items: int) -> bool:
         words ^= _maps_of(counts).view(np.uint64) * (_MIXER << np.uint64(1))
         words.sort()
         return bool((words[1:] == words[:-1]).any())
+    # Each mark is a key's length and last byte.
     marks = lengths << 8 | content.take(offsets[1:] - 1, mode="clip")
     marks[lengths == 0] = 0
     begins = np.zeros(len(marks) + 1, np.bool_)
@@ -289,7 +290,7 @@ def first_words(data: Bytes, at: Ints, lengths: Ints) -> NDArray[np.uint64]:
 
 
 _FIRST_BYTES: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio: Fibonacci hashing
 
 
 def field_of(values: pa.Array, name: str) -> pa.Array | None:

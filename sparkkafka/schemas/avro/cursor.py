@@ -100,22 +100,24 @@ class Chunk:
         return self.data.tobytes()
 
     def fail(self, rows: Ints, path: str, reason: Reason, *, is_first: bool = False) -> None:
-        """Mark rows as bad. `reason` may be a function of the index in `rows`. `is_first`: it
-        replaces the reasons of rows that are bad already."""
+        """Mark rows as bad. `reason` may be a function of the index in `rows`: it is called for the
+        chunk's first MAX_OWN_REASONS bad rows, and the others get OTHER_REASON. `is_first`: it (a
+        text) replaces the reasons of rows that are bad already."""
         self.failures += 1
-        few = MAX_OWN_REASONS - np.count_nonzero(self.is_bad)
+        own_reasons_left = MAX_OWN_REASONS - np.count_nonzero(self.is_bad)
         bad = rows
         if not is_first:
             new = np.flatnonzero(~self.is_bad[rows])
             bad = rows[new]
         self.is_bad[rows] = True
         if not isinstance(reason, str):
-            if few > 0:
+            if own_reasons_left > 0:
                 # Many items of one row may be bad; the row keeps the first one's reason.
                 bad, first = np.unique(bad, return_index=True)
-                for index, row in zip(new[first[:few]].tolist(), bad[:few].tolist(), strict=True):
+                indexes = new[first[:own_reasons_left]].tolist()
+                for index, row in zip(indexes, bad[:own_reasons_left].tolist(), strict=True):
                     self.reasons[row] = cut(f"{label(path)}: {reason(index)}")
-                bad = bad[few:]
+                bad = bad[own_reasons_left:]
             reason = OTHER_REASON
         # One text for all rows: `limit_reasons` counts it once.
         self.reasons[bad] = cut(f"{label(path)}: {reason}")
@@ -127,7 +129,8 @@ class Chunk:
         return exceeded
 
     def take_free_items(self, rows: Ints, counts: Ints) -> Flags:
-        """Take free items from the allowance of each row; True where it is exceeded."""
+        """Take items that have no bytes from the allowance of each row; True where it is
+        exceeded."""
         counts = np.minimum(counts, len(self.data) + _FREE_ITEMS)  # so that nothing overflows
         np.subtract.at(self._free_items, rows, counts)
         exceeded: Flags = (self._free_items[rows] < 0) & (counts > 0)
@@ -281,8 +284,9 @@ class Cursor:
         """Read strings or bytes with their length in front. Return where they start and how long
         they are; the length is 0 for inactive and bad entries."""
         raw, starts, wrong = read_unsigned(self.chunk.data, self.at)
+        # The usual case: all lengths are short, and none is negative (in zigzag, those are odd).
         if raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
-            lengths = (raw >> 1).astype(np.int64)  # decodes zigzag numbers that are not negative
+            lengths = (raw >> 1).astype(np.int64)
             after = starts + lengths
             if not np.count_nonzero(after > self.end):
                 self.at = after
@@ -297,7 +301,7 @@ class Cursor:
             self.fail(
                 over,
                 path,
-                lambda entry: _length_reason(lengths.item(entry), remaining.item(entry)),
+                lambda entry: length_reason(lengths.item(entry), remaining.item(entry)),
             )
             lengths = np.where(over, 0, lengths)
         starts = self.at
@@ -350,7 +354,7 @@ class ItemsCursor(Cursor):
         return next(self._columns), lengths
 
 
-def _length_reason(length: int, remaining: int) -> str:
+def length_reason(length: int, remaining: int) -> str:
     """Return why a length is wrong if the payload has `remaining` more bytes."""
     if length < 0:
         return f"a length of {length:,} bytes"

@@ -74,7 +74,7 @@ class AvroDecoder:
         become null, with a reason. Some CHUNK_BYTES are decoded at a time, so that columns stay in
         the processor's cache."""
         budget = budget or MemoryBudget(payloads)
-        budget.take(len(payloads) * self._row_bytes)
+        budget.take(len(payloads) * self._row_bytes)  # one row always fits; several may raise
         payloads = as_binary(payloads, "payload")
         offsets = blob_offsets(payloads).astype(np.int64)
         data = np.frombuffer((payloads.buffers()[2] if len(payloads) else None) or b"", np.uint8)
@@ -107,7 +107,7 @@ class AvroDecoder:
         begin in `data`, and where the last one ends; `valid`: which are not null."""
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
-        if end - begin > _MAX_BYTES:
+        if end - begin > _MAX_BYTES:  # of more than CHUNK_BYTES: it is a single payload
             reason = f"the value: {end - begin:,} bytes are too many"
             return pa.nulls(count, self.type), np.zeros(1, np.int64), [reason]
         cursor = cursor_of(data[begin:end], offsets - begin, budget)
@@ -309,7 +309,7 @@ class StringDecoder(BytesDecoder):
         starts, lengths = self._blobs.locate(cursor)
         # Items are so many that calls matter less than the processor's cache.
         joins = type(cursor) is Cursor and cursor.rows is None
-        # `gather` copies texts that are all longer in another way.
+        # If all texts have 13 bytes or more, `gather` copies each field faster on its own.
         if joins and self.type == pa.string() and int(lengths.min(initial=13)) < 13:
             return LocatedTexts(self.path, starts, lengths)
         return self._copy(cursor, starts, lengths)
@@ -539,6 +539,7 @@ class ArrayDecoder(ValueDecoder):
         and make the rows of these entries bad. An item takes `_item_bytes` bytes in the columns
         below this one, even if it has only one byte in the payload."""
         size, min_size = self._item_bytes, self._items.item.min_size
+        # The budgets have BUDGET_PER_BYTE for each byte, so items of enough bytes need no check.
         if size <= min_size * BUDGET_PER_BYTE or not len(items):
             return counts, items
         refused = np.zeros(len(cursor), np.bool_)
@@ -630,7 +631,8 @@ class UnionDecoder(ValueDecoder):
             byte = cursor.chunk.data.take(cursor.at, mode="clip")
             if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch
                 return self._read_optional(self._optional, cursor, byte >> 1)
-            # Some rows are bad, or numbers have several bytes: the last one of null's is 0, too.
+            # Some rows are bad, or numbers have several bytes. `_read_optional` begins at the last
+            # byte of a number, which is 0 for null in any case.
             numbers = self._union.read_branches(cursor).astype(np.uint8)
             cursor.at = cursor.at - cursor.is_active()
             return self._read_optional(self._optional, cursor, numbers)
@@ -740,7 +742,7 @@ def _combine(
     index = np.zeros(count, np.int64)
     valid = np.zeros(count, np.bool_)
     for number, (mask, _) in enumerate(columns):
-        index[mask] = np.flatnonzero(mask) + number * count
+        index[mask] = np.flatnonzero(mask) + number * count  # in the concatenated arrays
         valid |= mask
     taken = pa.concat_arrays([values for _, values in columns]).take(from_numpy(index))
     return taken if valid.all() else null_outside(taken, valid)

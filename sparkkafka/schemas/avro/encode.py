@@ -239,7 +239,7 @@ class UuidEncoder(ValueEncoder):
         self.refuse(np.diff(offsets) != 36, row_of, "the text is no UUID of 36 characters")
         text = data[offsets[0] : offsets[-1]].reshape(-1, 36)
         digits = text[:, UUID_DIGITS]
-        bad = (text[:, _UUID_DASHES] != ord("-")).any(axis=1)
+        bad = (text[:, [8, 13, 18, 23]] != ord("-")).any(axis=1)
         uuids = b""
         try:
             uuids = unhexlify(digits.tobytes())
@@ -256,7 +256,6 @@ def bytes_of(array: pa.Array) -> tuple[Bytes, Ints]:
 
 
 _IS_HEX: Final = np.array([chr(byte) in string.hexdigits for byte in range(256)])
-_UUID_DASHES: Final = np.array([8, 13, 18, 23])
 
 
 class EnumEncoder(ValueEncoder):

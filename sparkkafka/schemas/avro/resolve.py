@@ -141,7 +141,7 @@ class DecoderCompiler:
         if index is None:
             raise _mismatch_error(branch, reader, path)
         decoder, member = self._compile_into_branch(branch, reader, index, target, path)
-        if decoder is None and branch.kind != avro.NULL:
+        if decoder is None and branch.kind != avro.NULL:  # `target` lacks it: only skip the values
             return decode.Branch(decode.NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
         return decode.Branch(decoder, member)
 

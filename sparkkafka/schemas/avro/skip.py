@@ -25,6 +25,7 @@ from sparkkafka.schemas.avro.cursor import (
     Cursor,
     ItemsCursor,
     StepValues,
+    length_reason,
     read_long,
 )
 from sparkkafka.schemas.avro.schema import Node
@@ -43,9 +44,13 @@ Walk = Generator[tuple["Skipper", int], int, int]
 returns the position after the whole value. So recursion needs no Python stack."""
 
 
-Round = tuple[Ints, Ints, StepValues]
-"""One item of each array, skipped in one step: their indexes among all items, where they start,
-and the columns that were read."""
+class Round(NamedTuple):
+    """One item of each array, skipped in one step: their indexes among all items, where they start,
+    and the columns that were read."""
+
+    indexes: Ints
+    starts: Ints
+    columns: StepValues
 
 
 class _Block(NamedTuple):
@@ -192,12 +197,8 @@ class BytesSkipper(BlobSkipper):
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         """Return the position after a length and its bytes. Raises BadValueError."""
         length, at = read_long(data, at, end, self.path)
-        if length < 0:
-            raise BadValueError(self.path, f"a length of {length:,} bytes")
-        if length > end - at:
-            raise BadValueError(
-                self.path, f"{length:,} bytes, but the payload has {end - at:,} more"
-            )
+        if not 0 <= length <= end - at:
+            raise BadValueError(self.path, length_reason(length, end - at))
         return at + length
 
 
@@ -368,7 +369,7 @@ class ItemsSkipper(Skipper):
         rounds: list[Round] | None = [] if keep_values and self.item.keeps_values else None
         failures = cursor.chunk.failures
         counts = self._skip(cursor, located, rounds)
-        if rounds and len(located) > 1:
+        if rounds and len(located) > 1:  # values are kept only if each array is one block
             _put_starts(rounds, located[0].starts)
             rounds = None
         if not located:
@@ -511,7 +512,7 @@ class ItemsSkipper(Skipper):
             return
         # The longest arrays first: those that have items left are a prefix in each round.
         max_count = int(counts.max())
-        counts = counts.astype(np.min_scalar_type(max_count))
+        counts = counts.astype(np.min_scalar_type(max_count))  # narrow integers are sorted faster
         entries = np.argsort(counts.dtype.type(max_count) - counts, kind="stable")
         entries = entries[: np.count_nonzero(counts)]
         next_items = next_items[entries]
@@ -581,7 +582,7 @@ class ItemsSkipper(Skipper):
             if after is None:
                 break
             if starts is not None:
-                rounds.append((next_items[: len(before)] + done, before, columns))
+                rounds.append(Round(next_items[: len(before)] + done, before, columns))
                 if kept_rounds is None:
                     _put_starts([rounds.pop()], starts)
             at[: len(before)] = after
@@ -697,18 +698,17 @@ class ItemsSkipper(Skipper):
 
 def _put_starts(rounds: Sequence[Round], starts: Ints) -> None:
     """Write where the items of each round start to their indexes in `starts`."""
-    for index, before, _ in rounds:
-        starts[index] = before
+    for indexes, item_starts, _ in rounds:
+        starts[indexes] = item_starts
 
 
 def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
     """Return the columns of `count` items, of which each round has read some."""
-    indexes = [index for index, *_ in rounds]
     ordered: StepValues = []
-    for pieces in zip(*(columns for *_, columns in rounds), strict=True):
+    for pieces in zip(*(one_round.columns for one_round in rounds), strict=True):
         values = np.empty(count, np.result_type(*pieces))
-        for index, piece in zip(indexes, pieces, strict=True):
-            values[index] = piece
+        for one_round, piece in zip(rounds, pieces, strict=True):
+            values[one_round.indexes] = piece
         ordered.append(values)
     return ordered
 
