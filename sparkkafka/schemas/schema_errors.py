@@ -168,6 +168,8 @@ def type_levels(arrow_type: pa.DataType) -> int:
 
 MAX_PATH: Final = 300
 """The most characters of a field's path in messages: names and depth multiply its length."""
+MAX_KEY: Final = 40
+"""The most characters of a key in a path, since keys are data."""
 
 
 def label(path: str) -> str:

@@ -40,7 +40,7 @@ from sparkkafka.schemas.json.schema import (
     shape_of,
     shape_of_field,
 )
-from sparkkafka.schemas.schema_errors import check_distinct, child_path, label
+from sparkkafka.schemas.schema_errors import MAX_KEY, check_distinct, child_path, cut, label
 from sparkkafka.schemas.values import ValueRowError, type_name, with_prefix
 
 
@@ -307,7 +307,7 @@ def _write_lists(form: Form, values: pa.Array) -> pa.Array:
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
     except _WriteError as error:
-        raise _as_list_error(error, offsets, "[{}]") from None
+        raise _as_list_error(error, offsets) from None
     return _join_items(values, offsets, texts, "[", "]")
 
 
@@ -318,19 +318,19 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
     except _WriteError as error:
-        key = str(keys[error.row].as_py())
-        raise _as_list_error(
-            error, offsets, f".{key if len(key) <= 40 else key[:37] + '…'}"
-        ) from None
+        raise _as_list_error(error, offsets, str(keys[error.row].as_py())) from None
     pairs = pc.binary_join_element_wise(_write_strings(keys), texts, _literal(":"))
     return _join_items(values, offsets, pairs, "{", "}")
 
 
-def _as_list_error(error: _WriteError, offsets: NDArray[np.int32], step: str) -> _WriteError:
+def _as_list_error(
+    error: _WriteError, offsets: NDArray[np.int32], key: str | None = None
+) -> _WriteError:
     """Return the error of an item as an error of the list or map that has the item: with its row,
-    and `step` added to the path."""
+    and the item's index in the list, or its `key` in the map, added to the path."""
     row = int(np.searchsorted(offsets, error.row, side="right")) - 1
-    error.path.append(step.format(error.row - int(offsets[row])))
+    index = error.row - int(offsets[row])
+    error.path.append(f"[{index}]" if key is None else f".{cut(key, MAX_KEY)}")
     error.row = row
     return error
 

@@ -26,7 +26,7 @@ from sparkkafka.schemas.json.object_fields import FieldTree
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import UnfitError
-from sparkkafka.schemas.schema_errors import names_hint
+from sparkkafka.schemas.schema_errors import MAX_KEY, cut, names_hint
 from sparkkafka.schemas.values import (
     BASE_BUDGET,
     BUDGET_PER_BYTE,
@@ -101,7 +101,7 @@ class JsonNormalizer:
         if node.kind is _LIST and type(value) is list:
             steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
         elif node.kind is _MAP and type(value) is dict:
-            steps = ((f".{_short(name)}", node.item, item) for name, item in value.items())
+            steps = ((f".{cut(name, MAX_KEY)}", node.item, item) for name, item in value.items())
         elif node.kind is _STRUCT and type(value) is dict:
             for name in value:
                 if name not in node.children:
@@ -163,15 +163,10 @@ def _field_tree(node: JsonNode) -> FieldTree:
     }
 
 
-def _short(name: str) -> str:
-    """Return a name, cut if it is long, for messages."""
-    return name if len(name) <= 40 else name[:37] + "…"
-
-
 def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
     """Return the error for a field that the type does not have. `names`: the fields that it has."""
     error = UnfitError(f"the schema has no such field; {names_hint(name, names)}")
-    error.path.append(f".{_short(name)}")
+    error.path.append(f".{cut(name, MAX_KEY)}")
     return error
 
 
@@ -190,8 +185,7 @@ def item_bytes(root: JsonNode) -> int:
 
 
 def _largest_item(node: JsonNode) -> int:
-    """Return the most bytes that one item of an array or map takes in columns, of all arrays and
-    maps of the type; 0 if there are none."""
+    """Return what `item_bytes` does, however few the bytes are; 0 without arrays and maps."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
         size = max(size, bytes_per_value(node.item.type))
@@ -351,7 +345,7 @@ def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
                 text = "null" if item is None else write_item(item)
                 parts.append(f'{{"key":{syntax.quote(name)},"value":{text}}}')
         except UnfitError as error:
-            error.path.append(f".{_short(name)}")
+            error.path.append(f".{cut(name, MAX_KEY)}")
             raise
         return "[" + ",".join(parts) + "]"
 
@@ -374,9 +368,8 @@ def _integer_writer(bits: int, expected: str) -> Writer:
     def write(value: Any) -> str:
         """Return an integer as JSON text. Raises UnfitError for any other value."""
         number = value
-        if (
-            type(value) is syntax.Number
-        ):  # 1.0 and 1e3 are integers (JSON Schema, draft 6 and later)
+        # 1.0 and 1e3 are integers (JSON Schema, draft 6 and later). 64 bits have 19 digits.
+        if type(value) is syntax.Number:
             number = syntax.scale_number(value, 0, 19)
         elif type(value) is not int:
             raise _wrong_type(value, expected)
@@ -393,7 +386,7 @@ def _float_writer(single: bool) -> Writer:
     def write(value: Any) -> str:
         """Return a number as JSON text. Raises UnfitError for any other value, and for one that
         overflows."""
-        if type(value) is int and -(2**53) <= value <= 2**53:
+        if type(value) is int and -(2**53) <= value <= 2**53:  # which a double has exactly
             return str(value)
         if type(value) is not syntax.Number and type(value) is not int:
             raise _wrong_type(value, "a number")
@@ -410,8 +403,8 @@ def _float_writer(single: bool) -> Writer:
 
 
 def _overflows_float32(value: syntax.Number | int, number: float) -> bool:
-    """Return whether a number is nearer to 2**128 than to the largest float32. `number`: the value
-    as a float, which rules out most values quickly."""
+    """Return whether a number is nearer to 2**128 than to the largest float32, 2**128 - 2**104.
+    `number`: the value as a float, which rules out most values quickly."""
     return abs(number) >= 3.4e38 and Decimal(value).copy_abs() >= 2**128 - 2**103
 
 

@@ -204,6 +204,12 @@ NAN = pa.struct([("l", pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.float64
             2,
             "field l[1].m.b is inf, which JSON does not have",
         ),
+        (
+            pa.map_(pa.string(), pa.float64()),
+            [[("a", 1.0)], [("a{b", math.nan)]],
+            1,
+            "field a{b is nan, which JSON does not have",
+        ),
         (pa.struct([("d", pa.date32())]), [{"d": 3_000_000}], 0, "field d is a date outside of"),
         (UTC, [2**62], 0, "the value is a time outside of the years 0 to 9999"),
     ],
