@@ -53,6 +53,8 @@ UNIFORM_RETRY_BATCHES: Final = 30
 """After this number of batches, texts that differed in more than their values are compared again:
 if they still differ, a batch takes up to two thirds more time."""
 MAX_ROWS_AFTER_FAILURE: Final = 1024
+"""The rows after one that the fast reader could not read are read in parts of this number, since a
+part is read in vain if it has another such row."""
 MAX_BLOCK_BYTES: Final = 16 << 20
 CALL_COST_ROWS: Final = 256
 """A call of the fast reader costs as much as it takes to read this number of rows."""
@@ -133,7 +135,7 @@ class JsonDecoder:
         are bad become null, with a reason. Raises TooManyRowsError if the columns exceed `budget`.
         """
         budget = budget or MemoryBudget(payloads)
-        budget.take(len(payloads) * self._row_bytes)
+        budget.take(len(payloads) * self._row_bytes)  # one row always fits; several may raise
         batch = _Batch(self, payloads)
         if self.normalizer.item_bytes:  # if one row takes too much, JsonNormalizer refuses it
             budget.take(max_item_bytes(batch.data, self.normalizer.item_bytes))
@@ -208,7 +210,7 @@ class _Batch:
         decoder = self._decoder
         if len(is_read) < MIN_BLOCK_ROWS or decoder.root.kind != JsonKind.STRUCT:
             return is_read
-        if decoder.batches_until_uniform:
+        if decoder.batches_until_uniform:  # the texts of an earlier batch differed in more
             decoder.batches_until_uniform -= 1
             return is_read
         if not self._is_utf8.all():
@@ -255,6 +257,7 @@ class _Batch:
         is_empty = last < starts
         for _ in range(2):  # the end of a line, or the space behind a comma in a text that is cut
             last = np.maximum(last - (data.take(last, mode="clip") <= ord(" ")), starts)
+        # The first bytes of an object, of null, of a byte order mark and of white space.
         can_begin = np.isin(data.take(starts, mode="clip"), list(b"{n\xef \t\r\n"))
         can_end = np.isin(data.take(last, mode="clip"), list(b"}l \t\r\n"))
         flags: Flags = is_empty | ~can_begin | ~can_end
@@ -472,6 +475,7 @@ class _Batch:
         """Return which rows of a block are valid, and their structs: the block's columns, those of
         separate fields, and maps, which the reader has read as lists of their items."""
         names = {name: self._names_of(name, rows) for name in self._decoder.maps}
+        # A map was valid if the list that replaces it has as many items as the map has names.
         is_read = np.ones(len(rows), np.bool_)
         for name, (_, counts) in names.items():
             items = block.field(name)
@@ -509,7 +513,8 @@ class _Batch:
         texts = _take(self._texts, rows)
         data, offsets = arrays.content_of(texts)
         misfits = {name.encode(): flags[rows] for name, flags in self._misfits.items()}
-        others = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
+        known, structs = self._decoder.normalizer.field_names
+        others = other_fields(data, offsets, known, structs, misfits)
         buffer = pa.py_buffer(data)
         names = gather(buffer, others.starts, others.name_ends - others.starts)
         fields, must_parse = compact(
@@ -766,6 +771,7 @@ def _count_brackets(data: Bytes, brace: str) -> int:
         data[begin : begin + arrays.PIECE_BYTES]
         for begin in range(0, len(data), arrays.PIECE_BYTES)
     )
+    # `| 0x20` makes [ and {, ] and } the same.
     return sum(int(np.count_nonzero(piece | 0x20 == ord(brace))) for piece in pieces)
 
 

@@ -22,6 +22,7 @@ from sparkkafka.schemas.json.schema import (
     inline_tags,
     root_of,
     schema_text,
+    shape_of,
 )
 from sparkkafka.schemas.schema_errors import check_levels, schema_errors, too_deep_error
 
@@ -132,4 +133,4 @@ def _node(
     if target is None:
         return plan.node_of_schema(root_of(schema, depth))
     # `target` ends recursion. Where types are compared, one level of it is enough.
-    return plan.node_of_type_and_schema(target, root_of(schema, 1))
+    return plan.node_of_type(target, shape_of(root_of(schema, 1)))

@@ -330,7 +330,7 @@ class _Piece:
         ends = np.flatnonzero((kind == _CLOSE) & (self._level == 1))
         changes = np.zeros(len(at), np.int16)  # at brackets of maps: their numbers, from 1
         for number, (name, flags) in enumerate(zip(maps, has_map, strict=True), 1):
-            opens = self._names.find(name) + 1
+            opens = self._names.find(name) + 1  # what follows the colon
             opens = opens[self._data[at[opens]] == ord("{")]
             closes = ends[np.searchsorted(ends, opens)]
             texts = self._texts[opens]
@@ -342,6 +342,7 @@ class _Piece:
         numbers = np.cumsum(changes, dtype=np.int16)[self._item_colons]
         items = np.flatnonzero(numbers)
         colons, numbers = self._item_colons.take(items), numbers.take(items)
+        # Before an item's colon are the two quotes of its name, and a brace or comma before these.
         texts, before = self._texts[colons], kind[colons - 3]
         is_name = (kind[colons - 1] == _QUOTE) & (kind[colons - 2] == _QUOTE)
         is_name &= (before == _OPEN) | (before == _COMMA)
@@ -371,6 +372,7 @@ class _Piece:
         is_blank[is_single] = self._data[starts[is_single]] <= ord(" ")
         long = np.flatnonzero(lengths > 1)
         if len(long):
+            # The maximum of each span, and of the bytes from it to the next, which are left out.
             bounds = np.stack((starts[long], ends[long]), 1).ravel()
             is_blank[long] = np.maximum.reduceat(self._data, bounds)[::2] <= ord(" ")
         return is_blank

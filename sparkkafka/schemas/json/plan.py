@@ -44,12 +44,6 @@ class JsonNode:
         return self.children[""]
 
 
-def node_of_type(target: pa.DataType, path: str = "") -> JsonNode:
-    """Return the node that reads `target` by the type only. Raises OptionError for a type that JSON
-    cannot give, with its field."""
-    return _node(target, None, path)
-
-
 def node_of_schema(subschema: Subschema) -> JsonNode:
     """Return the node that reads all fields of a JSON Schema. Raises SchemaError."""
     shape = shape_of(subschema)
@@ -58,14 +52,10 @@ def node_of_schema(subschema: Subschema) -> JsonNode:
     return JsonNode(shape.kind, type_of_shape(shape, types), children)
 
 
-def node_of_type_and_schema(target: pa.DataType, subschema: Subschema) -> JsonNode:
-    """Return the node that reads `target` from values of a JSON Schema. Raises OptionError for a
-    field that the schema lacks, and for a type that its values cannot have."""
-    return _node(target, shape_of(subschema), subschema.path)
-
-
-def _node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNode:
-    """Return the node that reads `target` from a schema of this shape; None: from any value."""
+def node_of_type(target: pa.DataType, shape: Shape | None = None, path: str = "") -> JsonNode:
+    """Return the node that reads `target` from values of a JSON Schema of this shape; None: from
+    any value. `path`: the field's, for errors. Raises OptionError for a type that JSON or the
+    schema's values cannot become, and for a field that the schema lacks."""
     if shape is not None and shape.kind in (JsonKind.JSON_TEXT, JsonKind.NULL):
         if pa.types.is_string(target) and shape.kind == JsonKind.JSON_TEXT:
             return JsonNode(JsonKind.JSON_TEXT, pa.string())
@@ -78,7 +68,7 @@ def _node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNode:
         if shape is not None and shape.kind != JsonKind.LIST:
             raise _type_error(target, shape, path)
         item_shape = None if shape is None else shape_of_field(shape.item)
-        item = _node(target.value_type, item_shape, f"{path}[]")
+        item = node_of_type(target.value_type, item_shape, f"{path}[]")
         value_field = target.value_field.with_type(item.type).with_nullable(True)
         return JsonNode(JsonKind.LIST, pa.list_(value_field), {"": item})
     kind = kind_of_type(target)
@@ -110,7 +100,7 @@ def _struct_node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNod
     for column in target:
         field_path = child_path(path, column.name)
         inner = None if shape is None else shape.field_shape(column.name, field_path)
-        child = _node(column.type, inner, field_path)
+        child = node_of_type(column.type, inner, field_path)
         children[column.name] = child
         fields.append(column.with_type(child.type).with_nullable(True))
     return JsonNode(JsonKind.STRUCT, pa.struct(fields), children)
@@ -127,7 +117,7 @@ def _map_node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNode:
     item_shape = (
         shape_of_field(shape.item) if shape is not None and shape.kind == JsonKind.MAP else None
     )
-    item = _node(target.item_type, item_shape, f"{path}{{}}")
+    item = node_of_type(target.item_type, item_shape, f"{path}{{}}")
     item_field = target.item_field.with_type(item.type).with_nullable(True)
     map_type = pa.map_(target.key_field.with_nullable(False), item_field)
     return JsonNode(JsonKind.MAP, map_type, {"": item})

@@ -463,7 +463,7 @@ def _json_types(subschema: Subschema) -> list[str]:
     known = {"null", "boolean", "integer", "number", "string", "object", "array"}
     if unknown := [name for name in types if name not in known]:
         raise subschema.error(f"no type of JSON Schema is called {unknown[0]!r}")
-    if "number" in types:
+    if "number" in types:  # integers are numbers too
         types = [name for name in types if name != "integer"]
     return list(dict.fromkeys(types))
 
@@ -601,7 +601,7 @@ def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
     if not isinstance(branches, list) or not branches:
         raise subschema.error(f"{keyword} is {_brief(branches)}, not a list of schemas")
     siblings = subschema.document.without(subschema.node, "oneOf", "anyOf")
-    if isinstance(known := siblings.get("properties"), dict):
+    if isinstance(known := siblings.get("properties"), dict):  # that all branches share
         if any(_adds_properties(branch, known) for branch in branches):
             return ANY
         return shape_of(subschema.at(siblings))

@@ -127,7 +127,7 @@ def nests_too_deep(payload: bytes) -> bool:
     unescaped = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     in_string = np.cumsum(unescaped == ord('"'), dtype=np.uint8) & 1
     brackets = (unescaped | 0x20) * (1 - in_string)  # makes [ and {, ] and } the same
-    steps = (brackets == 0x7B).astype(np.int8) - (brackets == 0x7D)
+    steps = (brackets == ord("{")).astype(np.int8) - (brackets == ord("}"))
     return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MAX_NESTING)
 
 

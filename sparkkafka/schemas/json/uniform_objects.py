@@ -70,7 +70,7 @@ def _are_most(fits: Flags) -> bool:
     return bool(4 * np.count_nonzero(fits) >= 3 * len(fits))
 
 
-def _search(data: Bytes) -> tuple[Ints, Ints]:
+def _quotes_and_special_bytes(data: Bytes) -> tuple[Ints, Ints]:
     """Return the positions of quotes, and of bytes that strings cannot have as they are:
     backslashes begin escapes, and control characters are invalid."""
     quotes, special = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -147,11 +147,11 @@ class _Model:
         spans: list[_Spans] = []
         if not _are_most(fits):
             return fits, spans
-        quotes, special = _search(data)
+        quotes, special = _quotes_and_special_bytes(data)
         fits[np.searchsorted(ends, special, "right")] = False
-        # The index of the next quote.
+        # The index of each text's next quote, if all texts have the same number of quotes.
         quote = (len(quotes) - 1) // len(at) * np.arange(len(at))
-        if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():
+        if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
             quote = np.searchsorted(quotes, at)
         at, quote = at + len(before), quote + before.count(b'"')
         following = [*(value.before for value in self._values[1:]), self._after]
@@ -164,8 +164,9 @@ class _Model:
                 if not is_string.all():
                     fits &= is_string | _begins_with(data, start - 1, b"null")
                     lengths = np.where(is_string, lengths, -1)
-                    at = np.where(is_string, at, start + 3)
-                    quote -= 2 * ~is_string
+                    # `start` is behind the quote of a string, so one byte into null.
+                    at = np.where(is_string, at, start + len("ull"))
+                    quote -= 2 * ~is_string  # null has no quotes
             else:
                 at = next_quote - after.index(b'"') if b'"' in after else ends - len(after)
                 lengths = at - start
