@@ -167,7 +167,7 @@ def _compile(schema: Schema) -> bytes:
     """Return a serialized FileDescriptorSet of the schema and its imports. Raises SchemaError."""
     if schema.text.startswith(_SET_PREFIX):
         return _from_base64(schema.text.removeprefix(_SET_PREFIX))
-    files = {name: text for name, text in _referenced(schema)}
+    files = dict(_referenced(schema))
     if sum(map(len, files.values())) + len(schema.text) > MAX_TEXT_BYTES:
         raise SchemaError(
             f"the .proto and its imports are more than {MAX_TEXT_BYTES} bytes of text"

@@ -76,7 +76,7 @@ class ProtobufDecoder:
         become null, with a reason. Raises TooManyRowsError if the columns exceed `budget`."""
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
-        budget.take(count * self._layout.column_bytes)
+        budget.take(count * self._layout.column_bytes)  # one row always fits; several may raise
         valid = arrow.is_valid(payloads)
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
@@ -664,7 +664,6 @@ def _element_type(field: ProtobufField) -> pa.DataType:
 #
 # Raw numbers are as read: unsigned, in any width (and bits of floats), before zigzag decoding.
 
-_INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _MAX_UINT32: Final = (1 << 32) - 1
 
 
@@ -734,7 +733,7 @@ def _exceeds_32_bits(kind: int, raw: NDArray[Any]) -> Flags | None:
     if raw.itemsize < 8 or kind not in types.VARINT32:
         return None
     if types.VARINT32[kind] == "signed":
-        return _outside(raw.view(np.int64), *_INT32)
+        return _outside(raw.view(np.int64), *types.RANGE32)
     is_above = len(raw) and int(raw.max()) > _MAX_UINT32
     return raw > np.uint64(_MAX_UINT32) if is_above else None
 
@@ -787,7 +786,7 @@ def _integer_array(values: NDArray[Any], value_type: pa.DataType) -> tuple[pa.Ar
     if is_wide and values.dtype == np.uint64:
         wrong = _outside(values, 0, (1 << 63) - 1)
     elif not is_wide and values.dtype != np.int32:
-        wrong = _outside(values, *_INT32)
+        wrong = _outside(values, *types.RANGE32)
     numbers = values.astype(np.int64 if is_wide else np.int32, copy=False)
     return arrow.from_numpy(numbers, value_type), wrong
 
@@ -882,6 +881,7 @@ def _misfit_reason(field: ProtobufField, raw: int) -> str:
 # --- messages that do not become structs ----------------------------------------------------------
 
 _MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
+"""64 bits of microseconds, less what the field `nanos` of 32 bits can add."""
 
 
 def _special_array(

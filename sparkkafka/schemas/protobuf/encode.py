@@ -173,6 +173,7 @@ def _encode_values(
 ) -> list[ByteColumn]:
     """Return the bytes of the field's values, each with its tag, where they are `valid` (None: in
     all messages)."""
+    # Without presence, zero and empty are not written: an absent field is read as these.
     skips_zero = field.cardinality is Cardinality.ONE and not field.presence and not field.required
     wire = types.FIELD_TYPES[field.kind].wire
     tag = field.number << 3 | wire
@@ -380,11 +381,12 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
     count = len(array)
     words = decimals.words_of(array)
     sizes = decimals.min_sizes(words)
-    starts = 16 * np.arange(1, count + 1) - sizes
+    starts = 16 * np.arange(1, count + 1) - sizes  # the last bytes of each number's 16
     low = words[:, 0].view(np.int64)
     has_one_word = sizes <= 8
     # The lowest number of a word has no positive counterpart.
     is_large = ~has_one_word | (low == -(1 << 63))
+    # A number has as many digits as there are powers of ten that it reaches.
     powers = np.array([10**digits for digits in range(19)], np.int64)
     magnitude = np.abs(np.where(is_large, 0, low))
     digits = np.maximum(np.searchsorted(powers, magnitude, "right"), 1)

@@ -3,7 +3,7 @@ runtime merges fields that occur twice, drops unknown fields, sorts fields, and 
 messages.
 
 `decode.py` can read what the runtime writes, except for groups: these are rewritten as messages
-with a length. If the runtime refuses a message, `explain` finds the field.
+with a length. If the runtime refuses a message, `_explain` finds the field.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ProtobufNormalizer:
         except (self._error, ValueError, RecursionError, MemoryError) as error:
             if not explains:
                 return f"message {self._message.full_name}: its bytes cannot be read"
-            return explain(payload, self._message.descriptor) or str(error)[:300]
+            whole = memoryview(payload), 0, len(payload)
+            return _explain(*whole, self._message.descriptor, "", 0) or str(error)[:300]
         parsed.DiscardUnknownFields()
         written: bytes = parsed.SerializePartialToString()
         if not self._has_groups:
@@ -86,7 +87,7 @@ def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) ->
         start = at
         tag, at = read_tag(data, at, end)
         begin, stop, at = _find_value(data, tag, at, end)
-        number, wire_type = tag >> 3, tag & 7
+        number, wire_type = tag >> 3, tag & 7  # the two parts of a tag
         field = fields.get(number)
         has_wire_type = field is not None and wire_type == types.FIELD_TYPES[field.kind].wire
         if field is None or (in_map_entry and not has_wire_type):  # an unknown field
@@ -133,18 +134,12 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     return begin, after, after
 
 
-def explain(payload: bytes, descriptor: Any) -> str | None:
-    """Return the first thing that is wrong with a message, with its field and byte; None if nothing
-    is found."""
-    return _explain(memoryview(payload), 0, len(payload), descriptor, "", 0)
-
-
 def _explain(
     data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
-    """Return what is wrong first in the message of type `descriptor` that lies from `at` to `end`;
-    None if nothing is found. It is nested `depth` levels deep, in the field `path` ("" for the
-    outermost)."""
+    """Return what is wrong first, with its field and byte, in the message of type `descriptor` that
+    lies from `at` to `end`; None if nothing is found. It is nested `depth` levels deep, in the
+    field `path` ("" for the outermost)."""
     fields = descriptor.fields_by_number
     while at < end:
         start, number = at, 0

@@ -69,7 +69,7 @@ class FieldType(NamedTuple):
     range: tuple[int, int] | None = None
 
 
-_RANGE32: Final = (-(1 << 31), (1 << 31) - 1)
+RANGE32: Final = (-(1 << 31), (1 << 31) - 1)
 _RANGE64: Final = (-(1 << 63), (1 << 63) - 1)
 _UNSIGNED32: Final = (0, (1 << 32) - 1)
 _UNSIGNED64: Final = (0, (1 << 64) - 1)
@@ -81,7 +81,7 @@ FIELD_TYPES: Final = {
     FLOAT: FieldType("float", I32, "float", pa.float32(), (_DOUBLE,)),
     INT64: FieldType("int64", VARINT, "varint", _LONG, (), _RANGE64),
     UINT64: FieldType("uint64", VARINT, "varint", _UINT64_TYPE, (_LONG,), _UNSIGNED64),
-    INT32: FieldType("int32", VARINT, "varint", _INT, (_LONG, _DOUBLE), _RANGE32),
+    INT32: FieldType("int32", VARINT, "varint", _INT, (_LONG, _DOUBLE), RANGE32),
     FIXED64: FieldType("fixed64", I64, "fixed64", _UINT64_TYPE, (_LONG,), _UNSIGNED64),
     FIXED32: FieldType("fixed32", I32, "fixed32", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
     BOOL: FieldType("bool", VARINT, "varint", pa.bool_()),
@@ -90,10 +90,10 @@ FIELD_TYPES: Final = {
     MESSAGE: FieldType("message", LEN, "message"),
     BYTES: FieldType("bytes", LEN, "text", pa.binary()),
     UINT32: FieldType("uint32", VARINT, "varint", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
-    ENUM: FieldType("enum", VARINT, "varint", pa.string(), (_INT, _LONG), _RANGE32),
-    SFIXED32: FieldType("sfixed32", I32, "fixed32", _INT, (_LONG, _DOUBLE), _RANGE32),
+    ENUM: FieldType("enum", VARINT, "varint", pa.string(), (_INT, _LONG), RANGE32),
+    SFIXED32: FieldType("sfixed32", I32, "fixed32", _INT, (_LONG, _DOUBLE), RANGE32),
     SFIXED64: FieldType("sfixed64", I64, "fixed64", _LONG, (), _RANGE64),
-    SINT32: FieldType("sint32", VARINT, "zigzag", _INT, (_LONG, _DOUBLE), _RANGE32),
+    SINT32: FieldType("sint32", VARINT, "zigzag", _INT, (_LONG, _DOUBLE), RANGE32),
     SINT64: FieldType("sint64", VARINT, "zigzag", _LONG, (), _RANGE64),
 }
 
@@ -314,18 +314,17 @@ def is_map(field: Any) -> bool:
     return entry is not None and is_repeated(field) and is_map_entry(entry)
 
 
-# Older runtimes have `label` instead of the properties: 2 is LABEL_REQUIRED, 3 LABEL_REPEATED.
-
-
 def is_repeated(field: Any) -> bool:
     """Return whether a field is repeated: a list, or a map."""
     value = getattr(field, "is_repeated", None)
+    # Older runtimes have `label` instead, where 3 is LABEL_REPEATED.
     return field.label == 3 if value is None else bool(value)
 
 
 def is_required(field: Any) -> bool:
     """Return whether a message must have the field (proto2)."""
     value = getattr(field, "is_required", None)
+    # Older runtimes have `label` instead, where 2 is LABEL_REQUIRED.
     return field.label == 2 if value is None else bool(value)
 
 

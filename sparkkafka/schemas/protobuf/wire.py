@@ -312,6 +312,7 @@ class _Tokenizer:
         """Read the next field of all open messages that have an unknown one next."""
         raw, body, too_long = read_varints(self.data.bytes, self.at)
         tags = raw.astype(np.uint64)
+        # Field number 0, or more than the 32 bits, or five bytes, that a tag may have.
         invalid = (tags > np.uint64(MAX_TAG)) | (tags < 8) | (body - self.at > 5)
         is_cut = body > self.end
         if too_long is not None:
@@ -323,7 +324,7 @@ class _Tokenizer:
         is_long = known & ~invalid & (body - self.at > widths(tags))
         is_group = (wires == SGROUP) | (wires == EGROUP)
         self._read_to_end(np.flatnonzero(is_long | is_group))
-        unreadable = np.flatnonzero(wires > I32)
+        unreadable = np.flatnonzero(wires > I32)  # the highest wire type
         self.result.damage.add(
             self._indexes_of(unreadable).tolist(),
             self.at[unreadable].tolist(),
@@ -408,9 +409,10 @@ class _Tokenizer:
             tokens = self.single_tokens.get(slot)
             if tokens is None:
                 tokens = self.single_tokens[slot] = (tag & 7, [], [], [])
-            tokens[1].append(message)
-            tokens[2].append(begin)
-            tokens[3].append(value)
+            _, messages, begins, values = tokens
+            messages.append(message)
+            begins.append(begin)
+            values.append(value)
 
     def add_single_tokens(self) -> None:
         """Add the tokens of messages that were read one by one to the others."""
