@@ -282,8 +282,8 @@ class ColumnDecoder:
                 del decoders[writer]
         if all(writer in decoders for writer in writers):
             return
-        # How many writers' decoders a ColumnDecoder keeps.
-        if len(decoders) >= 10_000:  # payloads whose first bytes are not ids
+        # So many writers are payloads whose first bytes are not ids.
+        if len(decoders) >= 10_000:
             decoders.clear()
         new = [writer for writer in writers if writer not in decoders]
         for start in range(0, len(new), _MAX_SCHEMAS):
@@ -366,8 +366,9 @@ class ColumnDecoder:
         """Raise SchemaError for a schema of changes that is newer than the reader's and has a
         column more."""
         plan = self.plan
+        # A schema that was registered later has a higher id.
         if plan.envelope is None or (writer.schema_id or 0) <= (plan.schema_id or 0):
-            return  # later ones have higher ids
+            return
         try:
             node = envelopes.node_of(format_module(plan.format), schema, writer.message)
         except SchemaError:  # `_make_decoder` says why

@@ -175,6 +175,7 @@ def frame_to_write(framing: str, writer: WriterId, *, with_indexes: bool) -> byt
     """Return the bytes of the frame that names this writer, which a write puts before the payload
     or in a header. `framing` is the option …Framing; `with_indexes`: see `frame_of`."""
     number, guid = writer.schema_id or 0, writer.guid or b""
+    # The layout of each frame is in the module's docstring.
     match framing:
         case "glue" | "glue-zlib":
             return (b"\x03\x05" if framing == GLUE_ZLIB else b"\x03\x00") + guid
@@ -223,6 +224,7 @@ def unframe_column(
     which may have no frame; headers are not needed. `budget`: the caller's, which decompressed
     payloads use up. Raises TooManyRowsError.
     """
+    # Only Confluent's frames have indexes; AWS Glue puts a number before the payload.
     has_numbers = with_indexes and framing not in (CONFLUENT, HEADERS)
     with_indexes &= not has_numbers
     unframer = Unframer(payloads, column, with_indexes=with_indexes)
@@ -282,7 +284,7 @@ def _unframe(
 
 def _split_by_message(unframed: Unframed) -> Unframed:
     """Group payloads by AWS Glue's number of the message, which is before each."""
-    parts = [unframed._replace(groups=[])]
+    parts = [unframed._replace(groups=[])]  # the bad rows so far
     for group in unframed.groups:
         unframer = Unframer(group.payloads, "", with_indexes=False)
         rows = np.flatnonzero(arrow.is_valid(group.payloads))
@@ -303,24 +305,24 @@ def _split_by_message(unframed: Unframed) -> Unframed:
             bodies,
             [reason] * int(len(rows) - is_good.sum()),
         )
-        with_indexes = unframer.group(rows, frames, with_nulls=True)
-        if group.rows is not None:
-            with_indexes = Unframed(
+        by_number = unframer.group(rows, frames, with_nulls=True)
+        if group.rows is not None:  # from rows of the group to rows of the column
+            by_number = Unframed(
                 [
                     part._replace(rows=group.rows if part.rows is None else group.rows[part.rows])
-                    for part in with_indexes.groups
+                    for part in by_number.groups
                 ],
-                group.rows[with_indexes.bad_rows],
-                with_indexes.reasons,
+                group.rows[by_number.bad_rows],
+                by_number.reasons,
             )
-        parts.append(with_indexes)
+        parts.append(by_number)
     return join_parts(parts)
 
 
 def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:
     """Return the same groups, with the payloads of compressed groups decompressed. Rows whose
     payload cannot be decompressed become bad."""
-    parts = [unframed._replace(groups=[])]
+    parts = [unframed._replace(groups=[])]  # the bad rows so far
     for group in unframed.groups:
         if not group.writer.is_zlib:
             parts.append(Unframed([group], NO_ROWS, []))
@@ -360,6 +362,7 @@ def _decompress_payloads(
                 value = None
             elif stream.unused_data:
                 bad[row], value = "there are bytes after the end of its zlib stream", None
+            # Twice: the bytes are copied from `unpacked` to the array.
             elif value is not None and not budget.take(2 * len(value)):
                 bad[row], value = "it takes too much memory when it is decompressed", None
         unpacked.append(value)

@@ -156,7 +156,7 @@ def encode_plan(
     try:
         registered = _register_or_look_up(registry, formats, column, subject, schema)
     except RegistryError as error:
-        if error.status == 409 and column.schema is None:
+        if error.status == 409 and column.schema is None:  # incompatible
             text = (
                 f"{error}\nThe schema was made from the rows' type: its fields have no defaults, "
                 "and a column that may be null has another type than one that may not. Write with "

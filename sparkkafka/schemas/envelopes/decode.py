@@ -189,6 +189,7 @@ def decoder(
     if reader is not None:
         reader = connect_types.without_long_decimals(reader)
         read = node_of(format_module, reader, message)
+        # Not a heartbeat's, or a transaction's, which have no `op`.
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.resolves_to(read) and is_row:
             try:
@@ -393,7 +394,7 @@ class _JsonEnvelopeDecoder:
                         node = other_envelopes.flat_wire(node)
                 else:
                     node = connect_types.type_of_arrow(self.type)
-                    node = node if form else _as_json(node)
+                    node = node if form else _as_json(node)  # only Debezium's dates are numbers
             self._plain = self._of_node(node)
         return self._plain
 

@@ -234,6 +234,7 @@ def envelopes(row: pa.Array, change: pa.Array, arrow_type: pa.DataType, now_ms: 
         **names,
         "before": _rows_where(row, is_delete),
         "after": _rows_where(row, is_after),
+        # The time of each change; without one, an array that repeats `now`.
         "ts_ms": pc.if_else(from_numpy(np.ones(count, np.bool_)), now, now)
         if ts_ms is None
         else pc.coalesce(ts_ms, now),

@@ -69,9 +69,6 @@ class EnvelopeForm:
         return ConnectType(children={**source, **self.fields, **sides})
 
 
-_LISTS: Final = frozenset({"primary_keys", "primary_key", "primary_key_columns", "pkNames"})
-
-
 def _with_text_columns(row: ConnectType) -> ConnectType:
     """Return a row's type with text for each column that is neither nested nor binary."""
     children = {
@@ -147,9 +144,6 @@ def _transaction(ids: pa.Array) -> pa.Array:
 
 # --- Canal --------------------------------------------------------------------------------------
 
-_CANAL_OPS: Final = {"INIT": "r", "INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
-"""INIT is a row of the initial load, by Alibaba's services that write Canal's messages."""
-
 
 def _canal(values: pa.Array) -> dict[str, pa.Array]:
     """Return Debezium's fields of records that `explode` has split, with one row each."""
@@ -157,7 +151,11 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
     is_ddl = flags_of(_child(values, "isDdl"))
     is_ddl &= ~flags_of(pc.equal(types, scalar("TRUNCATE")))
     return {
-        "op": _ops(without(types, is_ddl), _CANAL_OPS),
+        # INIT is a row of the initial load, by Alibaba's services that write Canal's messages.
+        "op": _ops(
+            without(types, is_ddl),
+            {"INIT": "r", "INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"},
+        ),
         "ddl": without(types, ~is_ddl),
         "before": data,
         "after": data,
@@ -210,15 +208,14 @@ def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
 
 # --- GoldenGate -----------------------------------------------------------------------------------
 
-_OGG_OPS: Final = {"I": "c", "U": "u", "K": "u", "D": "d", "T": "t"}
-
 
 def _ogg(values: pa.Array) -> dict[str, pa.Array]:
     """Return the parts of Oracle GoldenGate's messages, one array for each field of Debezium's
     envelope."""
     before = _child(values, "before")
     return {
-        "op": _ops(_child(values, "op_type"), _OGG_OPS),
+        # K is an update of the key.
+        "op": _ops(_child(values, "op_type"), {"I": "c", "U": "u", "K": "u", "D": "d", "T": "t"}),
         "before": before,
         "after": _child(values, "after"),
         "old": before,
@@ -281,7 +278,6 @@ def flat_kind(node: ConnectType) -> str | None:
 
 
 _FLAT_FIELDS: Final = ("__op", "__deleted", "__ts_ms", "__ts_us", "__ts_ns")
-_FLAT_MARKS: Final = frozenset({*_FLAT_FIELDS, "__lsn", "__source_ts_ms"})
 
 
 def prune_flat(node: ConnectType, wanted: ConnectType) -> ConnectType:
@@ -310,9 +306,6 @@ def flat_wire(node: ConnectType) -> ConnectType:
     return ConnectType(children=children)
 
 
-_ENVELOPE: Final = r'(?s)^\s*\{\s*"(before|after|source|op)"\s*:.*"op"\s*:\s*"[crudtm]"'
-
-
 def flat(
     values: pa.Array, wanted: ConnectType, payloads: pa.Array | None, bad_rows: BadRows
 ) -> pa.Array:
@@ -338,7 +331,8 @@ def flat(
                 is_empty &= ~is_valid(part)
         others = debezium.other_records(payloads, is_empty)
         is_row = valid & ~np.logical_or.reduce([*others.values()])
-        is_envelope = is_empty & is_row & flags_of(pc.match_substring_regex(payloads, _ENVELOPE))
+        envelope = r'(?s)^\s*\{\s*"(before|after|source|op)"\s*:.*"op"\s*:\s*"[crudtm]"'
+        is_envelope = is_empty & is_row & flags_of(pc.match_substring_regex(payloads, envelope))
         reason = "this is an envelope of Debezium, not a flattened row: set envelope=debezium"
         bad_rows.add(np.arange(count), is_envelope, "op", reason)
     rows = struct_of(row.wire, count, valid, parts)
@@ -398,7 +392,7 @@ FORMS: Final[Mapping[str, EnvelopeForm]] = {
 def form_of(names: Set[str]) -> str | None:
     """Return the envelope, as the option names it, of records with these fields; None if it is none
     of this module."""
-    if names & _FLAT_MARKS:
+    if names & {*_FLAT_FIELDS, "__lsn", "__source_ts_ms"}:
         return DEBEZIUM_FLAT
     return next((name for name, form in FORMS.items() if form.marks <= names), None)
 
@@ -528,7 +522,13 @@ def sample_type(
     return pa.struct([("row", row), ("change", pa.struct(fields))])
 
 
-_NOT_SOURCE: Final = frozenset({"data", "old", "before", "after", "mysqlType", "sqlType", *_LISTS})
+_NOT_SOURCE: Final = frozenset(
+    {
+        *("data", "old", "before", "after", "mysqlType", "sqlType"),
+        *("primary_keys", "primary_key", "primary_key_columns", "pkNames"),
+    }
+)
+"""Fields of Maxwell, Canal and GoldenGate that a change's `source` does not have."""
 
 
 def _key_names(documents: Sequence[Mapping[str, Any]], keys: Sequence[bytes]) -> set[str]:

@@ -52,7 +52,6 @@ from sparkkafka.schemas.schema_errors import child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _TIME: Final = "io.debezium.time."
-_DATA: Final = "io.debezium.data."
 _CONNECT: Final = "org.apache.kafka.connect.data."
 
 DATE: Final = f"{_TIME}Date"
@@ -450,6 +449,7 @@ def _decimal_texts(
 def _digits(unscaled: bytes, scale: int) -> bytes | None:
     """Return a decimal's text, as Java's BigDecimal.toPlainString; None if it is too long.
     `unscaled` has the number without the point: signed, the highest byte first."""
+    # A digit takes log(10, 256) bytes.
     if abs(scale) > _MAX_SCALE or len(unscaled) > _MAX_TEXT_DIGITS * math.log(10, 256) + 1:
         return None
     number = int.from_bytes(unscaled, "big", signed=True)
@@ -643,7 +643,7 @@ def find_placeholders(
     arrow_type = values.type
     if pa.types.is_string(arrow_type):
         text = placeholder.base64 if node.is_base64 else placeholder.text
-        if node.name == f"{_DATA}Json":  # an hstore
+        if node.name == "io.debezium.data.Json":  # an hstore
             as_map = pc.equal(values, scalar(placeholder.map))
             return _any(pc.or_(pc.equal(values, scalar(text)), as_map))
         return _any(pc.equal(values, scalar(text)))

@@ -91,7 +91,7 @@ class AzureClient(ForeignClient):
                     f"{self.address} answers the request for {what} with {str(link)[:100]!r} as "
                     "the link to its next page"
                 )
-            if not count < len(versions) <= 100_000:
+            if not count < len(versions) <= 100_000:  # the page has no new version, or too many
                 raise RegistryError(f"{self.address} answers with {what} without an end")
             path = f"{first}?{page.query}"
 

@@ -177,7 +177,7 @@ class RegistryClient:
     def subjects(self) -> tuple[str, ...]:
         """Return all subjects that the user may see."""
         response = self._rest.request("all subjects", "GET", "/subjects", self._deadline())
-        return parse_subjects(response, "all subjects")
+        return parse_subjects(response)
 
     def subject_versions(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
         """Return (subject, version) of all uses of an id; () if the registry refuses to say."""

@@ -153,7 +153,8 @@ class GlueClient(ForeignClient):
                 **definition,
             )
         name = response.get("SchemaVersionId", "")
-        retry = Retry(deadline, Backoff(200, 1_000), f"the check of {what} by AWS Glue")
+        backoff = Backoff(initial_ms=200, maximum_ms=1_000)
+        retry = Retry(deadline, backoff, f"the check of {what} by AWS Glue")
         while True:  # Glue checks the compatibility of a version after it has answered
             response = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
             if response.get("Status") == "AVAILABLE":

@@ -159,12 +159,12 @@ def parse_id(response: Any, what: str) -> int:
     return schema_id
 
 
-def parse_subjects(response: Any, what: str) -> tuple[str, ...]:
+def parse_subjects(response: Any) -> tuple[str, ...]:
     """Return the names in a list. Raises RegistryError if the response is anything else."""
     if not isinstance(response, list) or not all(isinstance(name, str) for name in response):
         raise RegistryError(
-            f"the Schema Registry answers the request for {what} with something other than a list "
-            "of names"
+            "the Schema Registry answers the request for all subjects with something other than a "
+            "list of names"
         )
     return tuple(response)
 
