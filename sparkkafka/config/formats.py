@@ -248,8 +248,9 @@ def _with_envelope(
         )
     if not placeholder:
         raise OptionError("option envelope.unavailable is empty: remove it")
-    for name, field in (("rescuedColumn", "rescued_column"), (kinds.DEPTH_OPTION, None)):
-        if fields.get(field or "recursive_fields_max_depth"):
+    for field in ("rescued_column", "recursive_fields_max_depth"):
+        if fields.get(field):
+            name = parsed.names[f"format.{field}"]
             raise OptionError(f"option {name} and envelope={envelope} exclude each other")
     # Without a registry only JSON needs no schema of the keys.
     if "format" not in parsed.group("key") and (
@@ -496,11 +497,9 @@ def _check_registration(
             f"{kinds.REGISTRY_PREFIX}url"
         )
     set_names = [
-        name
-        for field, name in names.items()
-        if field
-        in ("format.auto_register_schemas", "format.use_latest_version", "format.normalize_schemas")
-        and fields[field.partition(".")[2]]
+        names[f"format.{field}"]
+        for field in ("auto_register_schemas", "use_latest_version", "normalize_schemas")
+        if fields.get(field)
     ]
     if not set_names:
         return

@@ -260,14 +260,12 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
             "else. Delete the group and start the query again; if the query died in the middle of "
             "a commit, the rows of that micro-batch may then be duplicated"
         ) from error
-    # Older texts, of decisions that had more of them, may be left in other partitions.
-    number = None if decision is None else f'"number":{decision.number},'
-    partitions = tuple(
-        sorted(
-            tp for tp, offset in stored.items() if number is not None and number in offset.metadata
-        )
-    )
-    return _StoredDecision(decision, partitions)
+    if decision is None:
+        return _StoredDecision(None, ())
+    # Texts with an older number, of decisions that had more of them, may be left elsewhere.
+    number = f'"number":{decision.number},'
+    partitions = sorted(tp for tp, offset in stored.items() if number in offset.metadata)
+    return _StoredDecision(decision, tuple(partitions))
 
 
 def _decide(

@@ -216,9 +216,9 @@ def login_section() -> tuple[Secret, str]:
 
 
 @cache
-def _jvm_properties(pid: int, proc: Path = Path("/proc")) -> dict[str, Secret]:
+def _jvm_properties(pid: int) -> dict[str, Secret]:
     """Return the -D options of the JVM that is an ancestor of process `pid`; empty without one."""
-    command = _jvm_command(pid, proc)
+    command = _jvm_command(pid, Path("/proc"))
     if command is None:
         return {}
     properties: dict[str, Secret] = {}

@@ -338,6 +338,7 @@ def _number(text: str, name: str, option: str) -> float:
         number = float(text)
     except ValueError:
         number = float("nan")
+    # NaN is not below any number, and a float holds each whole number below 2**53 (9e15).
     if not abs(number) < 1e15 or (name in ("LifetimeSeconds", "lifeSeconds") and number <= 0):
         raise OptionError(f"{name} in {option} must be a number")
     return int(number) if number == int(number) else number

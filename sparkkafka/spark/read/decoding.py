@@ -154,11 +154,11 @@ class TaskDecoder:
         causes_by_row = _causes_by_row(decoded)
         if causes_by_row:
             row, causes = next(iter(causes_by_row.items()))
+            name, cause = causes[0]
             text = f"topic {tp.topic} partition {tp.partition} offset {int(records.offsets[row])}"
-            text += f"{causes[0][1].writer.note}: {reason_of(causes)}"
+            text += f"{cause.writer.note}: {reason_of(causes)}"
             self._first_bad = self._first_bad or text
             if formats.on_bad_record == kinds.FAIL:
-                name, cause = causes[0]
                 text += self._other_subjects_hint(cause.writer, decoders[name].plan)
                 raise _bad_record_error(text, name, payloads_by_column[name][row])
         columns = {name: column.values for name, column in decoded.items()}

@@ -480,7 +480,8 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         return _change_columns(schema, options, formats)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
-    if (  # its type is not known
+    # An optional key of bytes or text is not decoded: `typed_schema` found no schema for it.
+    if (
         formats.key.is_optional
         and "key" in schema.names
         and isinstance(schema["key"].dataType, BinaryType | StringType)
