@@ -38,6 +38,7 @@ from sparkkafka.schemas.column import (
     format_module,
     in_pieces,
 )
+from sparkkafka.schemas.framings import IN_HEADERS
 from sparkkafka.schemas.registry.client import RegistryClient, connect, open_registry
 from sparkkafka.schemas.schema_choice import encode_plan
 from sparkkafka.spark.registration import needs_pyspark
@@ -244,7 +245,7 @@ def _parse_options(
             f"onBadRecord={formats.on_bad_record} is for reads: a function has {FAIL} and {NULL}"
         )
     column, writes = formats.value, side is Side.WRITE
-    if writes and column.framing in ("headers", "apicurio-headers", "azure"):
+    if writes and column.framing in IN_HEADERS:
         raise OptionError(
             f"valueFraming={column.framing} is for writes: a function returns only payloads"
         )

@@ -85,6 +85,7 @@ def colours_of(ax: Axes) -> Sequence[str]:
     red, green, blue, alpha = to_rgba(ax.get_facecolor())
     if alpha == 0:
         red, green, blue, _ = to_rgba(ax.figure.figure.get_facecolor())
+    # The brightness that eyes see, of which green is the largest part.
     return _ON_LIGHT if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else _ON_DARK
 
 
@@ -162,7 +163,7 @@ def draw_lines(
             series[name],
             color=colours[number],
             marker=MARKERS[number],
-            markevery=1 + len(times) // 50,
+            markevery=1 + len(times) // 50,  # some 50 markers at most
             # Later lines are thinner, so that lines on top of each other are all visible.
             markersize=6.5 - 0.9 * number,
             linewidth=2.6 - 0.4 * number,

@@ -256,10 +256,11 @@ def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix:
     last = batches.last
     checkpoint = batches.checkpoint
     # Spark does not start with a damaged file, and runs another batch if the plan is missing.
-    can_start = not batches.damage and last in checkpoint.planned
-    advice = "It is best to start the query once, which finishes the batch. Else set " * can_start
+    advice = "Set "
+    if not batches.damage and last in checkpoint.planned:
+        advice = "It is best to start the query once, which finishes the batch. Else set "
     message = (
-        f"{checkpoint.location}: batch {last} {batches.problem_of(last)}. {advice or 'Set '}"
+        f"{checkpoint.location}: batch {last} {batches.problem_of(last)}. {advice}"
         "--unfinished done if the sink has all its rows, or --unfinished drop if it has none, or "
         "may get them twice (with drop, a file or Delta sink that has already written batch "
         f"{last} would leave out the next batch)"

@@ -112,13 +112,13 @@ class MetricAggregator:
                 query.name = label
             query.ended_at_s = None
             query.gauges[Value.ACTIVE] = 1
-            query.totals[Value.FAILURES] += 0
+            query.totals[Value.FAILURES] += 0  # a counter that is exported before it counts
 
     def query_ended(self, query_id: str, *, failed: bool) -> None:
         """Mark the query as ended."""
         with self._lock:
             query = self._queries.get(query_id)
-            if query is not None and query_id:
+            if query is not None and query_id:  # "" stands for batch jobs
                 query.ended_at_s = time.monotonic()
                 query.gauges[Value.ACTIVE] = 0
                 query.gauges.pop(Value.OLDEST_TRANSACTION_S, None)
@@ -139,7 +139,7 @@ class MetricAggregator:
             query = self._query(query_id)
             if query is None:
                 return
-            trigger_s = durations_ms.get("triggerExecution", 0) / 1000
+            trigger_s = durations_ms.get("triggerExecution", 0) / 1000  # of the whole batch
             query.gauges[Value.LAST_BATCH_S] = time.time()
             query.gauges[Value.LAST_TRIGGER_S] = trigger_s
             query.totals[Value.BATCHES] += 1
@@ -213,6 +213,7 @@ class MetricAggregator:
         """Return for each running query, by id, the offsets up to which it has read, and the prefix
         of its transactional ids."""
         with self._lock:
+            # Batch jobs have no id, and queries of which only reports have come no name.
             return {
                 query.id: (dict(query.read), query.prefix or f"sparkkafka-{query.id}")
                 for query in self._queries.values()
