@@ -126,6 +126,7 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         counts: Counter[int] = Counter()
         for batch in batches:
             counts[batch.column("partition")[0].as_py()] += batch.num_rows
+        # Each partition had fewer records than asked for.
         sample.is_whole = max(counts.values(), default=0) < count
         formats = _formats_of(batches, formats)
         decode = None
@@ -145,9 +146,9 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         for batch in batches:
             sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
             offsets, keys = (batch.column(name).to_pylist() for name in ("offset", "key"))
-            raw = dict(zip(offsets, keys, strict=True))
+            key_by_offset = dict(zip(offsets, keys, strict=True))
             for decoded in [batch] if decode is None else decode(batch):
-                _add_records(sample, decoded, raw)
+                _add_records(sample, decoded, key_by_offset)
     return sample
 
 
@@ -340,6 +341,7 @@ def _types(sample: SampledRecords) -> Iterator[Finding]:
             yield problem("types", str(error))
             return
         schemas = sum(len(json.dumps(r.change.schema)) for r in sample.records if r.change.schema)
+        # At most 99: json.dumps may use more bytes than the record does.
         share = min(99, 100 * schemas // max(1, sample.value_bytes))
         yield ok("types", f"each value has its schema, {share} % of its bytes: Avro has it once")
     else:

@@ -28,7 +28,7 @@ from sparkkafka.schemas.values import Schema
 ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
 """Options of a read of envelopes, whose values get Debezium's semantic types."""
 
-_COLOURS: Final = {
+_COLOURS: Final = {  # by Debezium's op: create, read (of a snapshot), update, delete, truncate
     "c": typer.colors.GREEN,
     "r": typer.colors.BLUE,
     "u": typer.colors.YELLOW,
@@ -194,6 +194,7 @@ class ChangeLines:
                 yield f"{printable(name)}={value_text(value)}"
 
     def _style(self, text: str, **styles: Any) -> str:
+        """Return the text without control characters, and on a terminal in these styles."""
         text = printable(text)
         return typer.style(text, **styles) if self._has_colours else text
 
@@ -269,6 +270,7 @@ def value_text(value: Any) -> str:
 
 
 def _json_value(value: Any) -> str:
+    """Return the text of a value that JSON does not have."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 

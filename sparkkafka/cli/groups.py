@@ -300,8 +300,7 @@ def _choose_partitions(
     admin: Admin, group: str, committed: Iterable[TopicPartition], texts: Iterable[str]
 ) -> list[TopicPartition]:
     """Return the partitions that the values of --topic (`texts`) name; without any, all partitions
-    in which the group has offsets.
-    Raises OptionError, UnknownTopicError."""
+    in which the group has offsets. Raises OptionError, UnknownTopicError."""
     if not texts:
         partitions = sorted(committed)
         if not partitions:

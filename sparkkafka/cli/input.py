@@ -197,6 +197,7 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
     record_decoder = decoder(Schema(JSON, ""), None, fields, rest=True)
     first_number = 1
     for text in whole_lines(chunks, b"\n"):
+        # One by one is slower, but parses all that a record may have, and finds the bad line.
         rows, error = _parse_together(record_decoder, text, first_number), None
         if rows is None:
             rows, error = _parse_one_by_one(text, first_number)

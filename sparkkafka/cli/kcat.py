@@ -85,6 +85,7 @@ class _Arguments:
         return self.values[letter][-1] if letter in self.values else None
 
     def has(self, letter: str) -> bool:
+        """Whether a letter is given."""
         return letter in self.values
 
     def integer(self, letter: str) -> int | None:
@@ -373,7 +374,7 @@ def _query(parsed: _Arguments, session: Session) -> None:
         tp = TopicPartition(match[1], int(match[2]))
         if tp in specs:
             raise OptionError(f"-t names partition {tp} twice")
-        specs[tp] = OffsetSpec(int(match[3]))
+        specs[tp] = OffsetSpec(int(match[3]))  # for both, -1 is the end, and -2 the earliest
     if not specs:
         raise OptionError("-Q needs -t TOPIC:PARTITION:MS")
     with session.admin() as admin:

@@ -426,8 +426,8 @@ def _is_true(column: pa.Array) -> NDArray[np.bool_]:
 
 def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np.bool_]:
     """Return which rows have a header of this name, and of this value if it is not None."""
-    rows = arrow.to_numpy(headers.value_parent_indices())
-    names, values = headers.flatten().flatten()  # of all rows
+    rows = arrow.to_numpy(headers.value_parent_indices())  # the row of each header
+    names, values = headers.flatten().flatten()  # of all headers
     matches = _is_true(arrow.call("equal", names, arrow.repeat_text(name, 1)[0]))
     if value is not None:
         matches &= _is_true(arrow.call("equal", values, arrow.binary_array([value])[0]))
@@ -590,6 +590,7 @@ class TopicReader:
         """Look up an offset of tiered storage; `kind` is its number in TIERED_OFFSETS. If nothing
         is uploaded, latest-tiered is the earliest offset; if everything is uploaded,
         earliest-pending-upload is the end."""
+        # The consumer looks up an assigned OffsetSpec when it is asked for the position.
         self._consumer.assign({tp: OffsetSpec(kind) for tp in ranges})
         offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
         self._consumer.assign([])

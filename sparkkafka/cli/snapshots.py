@@ -262,6 +262,7 @@ class Collector:
         began_at_s = time.monotonic()
         with admin.cluster_and_deadline() as (cluster, deadline):
             request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            # Without this answer there is no snapshot, so it has more time than the others.
             metadata = cluster.call(
                 request, deadline=deadline.sooner(2 * STEP_S * 1000), what="describing the cluster"
             )
@@ -286,6 +287,7 @@ class Collector:
         totals = {name: sum(by_topic.values()) for name, by_topic in lags.items() if by_topic}
         sample = _RateSample(time.monotonic(), ends, sizes, totals)
         self._samples.append(sample)
+        # Three stay, for rates since two snapshots ago: see RATE_S.
         while len(self._samples) > 3 and sample.taken_at_s - self._samples[1].taken_at_s >= RATE_S:
             self._samples.popleft()
         rates, growth = self._rates(sample)
@@ -394,7 +396,7 @@ class Collector:
         rate = catch_up_s = None
         if lag is not None and len(lags) > 1:
             (first_at_s, first), (last_at_s, last) = lags[0], lags[-1]
-            rate = (last - first) / max(last_at_s - first_at_s, 1e-3)
+            rate = (last - first) / max(last_at_s - first_at_s, 1e-3)  # not by 0
             if lag == 0 or rate < 0:
                 catch_up_s = lag / -rate if lag else 0.0
         return GroupRow(

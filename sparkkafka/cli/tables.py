@@ -23,8 +23,6 @@ PROGRAM: Final = "sparkkafka"
 COLUMN_GAP: Final = "  "
 MAX_DRAWN: Final = 1_000
 """Maximum number of rows that rich lays out: it takes half a millisecond for each."""
-ID_COLUMNS: Final = frozenset(("broker", "leader", "partition"))
-"""Columns whose numbers have no commas: a broker may be 1001."""
 PROBLEM_COLUMNS: Final = frozenset(
     ("controller", "gone", "internal", "lost", "out_of_sync", "unknown", "without_leader")
 )
@@ -106,9 +104,10 @@ def _without_empty_columns(
     shown = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
     names = (columns[n].removesuffix("_bytes").replace("_per_s", "/s") for n in shown)
     are_numbers = [all(isinstance(row[n], int | float | None) for row in rows) for n in shown]
+    # As text, numbers have no commas: a broker may be 1001.
+    ids = [n for n in shown if columns[n] in ("broker", "leader", "partition")]
     cells = [
-        [str(row[n]) if columns[n] in ID_COLUMNS and row[n] is not None else row[n] for n in shown]
-        for row in rows
+        [str(row[n]) if n in ids and row[n] is not None else row[n] for n in shown] for row in rows
     ]
     return [name.upper() for name in names], are_numbers, cells
 
@@ -193,7 +192,8 @@ def bytes_text(size_bytes: float | None) -> str | None:
     size, exponent = float(size_bytes), 0
     while abs(size) >= 1000 and exponent < len(units) - 1:
         size, exponent = size / 1000, exponent + 1
-    return f"{size:.{min(exponent, 1)}f} {units[exponent]}"
+    decimals = 1 if exponent else 0
+    return f"{size:.{decimals}f} {units[exponent]}"
 
 
 def duration_text(seconds: float | None) -> str | None:

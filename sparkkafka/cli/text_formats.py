@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -272,14 +272,14 @@ def _field(batch: pa.RecordBatch, letter: str, nulls: Nulls) -> LinePart:
     lengths = _lengths(column)
     if letter in "KS":
         return _digits(lengths)
-    data = arrow.to_numpy(lengths).astype(">i4").tobytes()
+    data = arrow.to_numpy(lengths).astype(">i4").tobytes()  # of R: four bytes for each length
     return _binary(np.arange(len(column) + 1) * 4, data)
 
 
 def _fill_nulls(column: pa.Array, nulls: Nulls) -> pa.Array:
     """Replace null, and perhaps empty values, by the text for it."""
     if nulls.and_empty:
-        is_null_or_empty = arrow.to_numpy(_lengths(column)) <= 0
+        is_null_or_empty = arrow.to_numpy(_lengths(column)) <= 0  # the length of null is -1
         return arrow.call(
             "if_else", arrow.from_numpy(is_null_or_empty), _scalar(nulls.text), column
         )
@@ -371,12 +371,8 @@ def _header_json(headers: pa.Array) -> LinePart:
     pairs = _concatenate(_quote(names), b",", _quote_or_null(values))
     lists = arrow.call("binary_join", pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
     document = _concatenate(b'"headers":[', lists, b"],")
-    return arrow.call(
-        "if_else",
-        arrow.from_numpy(arrow.to_numpy(arrow.call("binary_length", lists)) == 0),
-        _scalar(b""),
-        document,
-    )
+    has_none = arrow.from_numpy(arrow.to_numpy(arrow.call("binary_length", lists)) == 0)
+    return arrow.call("if_else", has_none, _scalar(b""), document)
 
 
 def _quote(column: pa.Array) -> pa.Array:
@@ -387,17 +383,6 @@ def _quote(column: pa.Array) -> pa.Array:
 def _quote_or_null(column: pa.Array) -> pa.Array:
     """Convert a binary column to JSON strings, and null to JSON's null."""
     return _quote(column).fill_null(_scalar(b"null"))
-
-
-_SHORT_ESCAPES: Final = {
-    8: b"\\b",
-    9: b"\\t",
-    10: b"\\n",
-    12: b"\\f",
-    13: b"\\r",
-    34: b'\\"',
-    92: b"\\\\",
-}
 
 
 def escape(column: pa.Array) -> pa.Array:
@@ -414,12 +399,13 @@ def escape(column: pa.Array) -> pa.Array:
     if not len(indexes):
         return column
     special = data[indexes]
+    short = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
     text = data.tobytes()
     # The backslash comes first, since the other escapes add backslashes.
     for code in sorted(np.unique(special).tolist(), key=lambda code: code != ord("\\")):
-        text = text.replace(bytes([code]), _SHORT_ESCAPES.get(code, b"\\u%04X" % code))
+        text = text.replace(bytes([code]), short.get(code, b"\\u%04X" % code))
     growth = np.zeros(len(indexes) + 1, np.int64)  # bytes that the first n escapes add
-    is_short = np.isin(special, list(_SHORT_ESCAPES))
+    is_short = np.isin(special, list(short))
     np.cumsum(np.where(is_short, 1, 5), out=growth[1:])  # \n adds a byte, \u0000 five
     starts = offsets - offsets[0]
     return _binary(starts + growth[np.searchsorted(indexes, starts)], text, nulls_of=column)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 from typer import Option
@@ -19,7 +19,6 @@ from sparkkafka.errors import OptionError, counted
 app = typer.Typer(rich_markup_mode=None)
 
 Sort = Literal["rate", "size", "name"]
-SORTS: Final[tuple[Sort, ...]] = ("rate", "size", "name")
 BROKER_COLUMNS: Final = (
     *("broker", "address", "rack", "state", "controller", "leaders", "replicas", "out_of_sync"),
     *("size_bytes", "free_bytes"),
@@ -29,11 +28,6 @@ TOPIC_COLUMNS: Final = (
     *("without_leader", "out_of_sync"),
 )
 GROUP_COLUMNS: Final = ("group", "state", "members", "lag", "change/s", "catches_up_in", "topics")
-LESS_IMPORTANT: Final = (
-    *("free_bytes", "replicas", "controller", "rack", "address", "size_bytes", "partitions"),
-    *("skew", "topics", "members"),
-)
-"""The columns that are left out if the terminal is too narrow, in this order."""
 MAX_PROBLEMS: Final = 3
 """Maximum number of lines about lookups that failed."""
 
@@ -205,7 +199,8 @@ def press(view: View, key: str) -> bool:
         elif key.isprintable():
             view.filter += key
     elif key == "s":
-        view.sort = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
+        sorts: tuple[Sort, ...] = get_args(Sort)
+        view.sort = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
     elif key == "/":
         view.is_typing, view.filter = True, ""
     return view.is_typing or key != "q"
@@ -268,12 +263,16 @@ def _fitting_table(
     columns: Sequence[str], cells: Sequence[Sequence[Any]], styles: Sequence[str], console: Any
 ) -> Any:
     """Return a table with one line for each row, in the row's style; None without rows. Columns for
-    which the terminal is too narrow are left out."""
+    which the terminal is too narrow are left out, the least important first."""
     from rich.cells import cell_len
     from rich.measure import Measurement
 
     shown = list(range(len(columns)))
-    dropped = [columns.index(name) for name in LESS_IMPORTANT if name in columns]
+    less_important = (
+        *("free_bytes", "replicas", "controller", "rack", "address", "size_bytes", "partitions"),
+        *("skew", "topics", "members"),
+    )
+    dropped = [columns.index(name) for name in less_important if name in columns]
     unlimited = console.options.update(max_width=10_000)
     while True:
         table = tables.table_of(

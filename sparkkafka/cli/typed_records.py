@@ -309,13 +309,8 @@ class Encoding(ExitStack):
         """Return a decoder of JSON texts and an encoder, for a column that has this type in the
         input. The decoder is None if the column is typed already; the encoder is None if the texts
         are only checked."""
-        if str(input_type) not in (
-            "string",
-            "large_string",
-            "string_view",
-            "binary",
-            "large_binary",
-        ):
+        text_types = ("string", "large_string", "string_view", "binary", "large_binary")
+        if str(input_type) not in text_types:
             plan = encode_plan(self._formats, column, self._topic, input_type, self._registry)
             return None, ColumnEncoder(plan)
         if column.schema is None and self._registry is None:

@@ -86,6 +86,7 @@ def create(
         described = admin.describe_user_scram_credentials([user])
         error = described.errors.get(user)
         is_new = error is not None and error.code == ErrorCode.RESOURCE_NOT_FOUND
+        # Any other error is raised by described[user].
         known = [] if is_new else [credential.mechanism for credential in described[user]]
         replaced = [name for name in mechanisms if name in known]
         if replaced:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Literal, Self
+from typing import IO, Any, Literal, Self
 
 import pyarrow as pa
 import typer
@@ -319,6 +319,7 @@ def write_topic(
                     next_number = numbers[sent - 1] + 1
                 if reason is not None:
                     location = source.location(numbers[sent])
+                    # The Producer counts the rows of the batch.
                     reason = reason.replace(f"row {sent} of the table", location)
                     raise BadRowError(numbers[sent], reason)
                 progress.update(writer.sent)
@@ -359,18 +360,16 @@ class NotWrittenError(KafkaError):
     """The delivery of records has failed. The message has their number and the first error."""
 
 
-LINGER_MS: Final = 5
-
-
 def producer_settings(timeout_s: float) -> dict[str, Any]:
     """Return the command's defaults of a Producer's settings. `timeout_s` is the time for the
     delivery of each record."""
-    timeout_ms = max(1, int(timeout_s * 1000))
+    timeout_ms, linger_ms = max(1, int(timeout_s * 1000)), 5
     return {
-        "linger.ms": LINGER_MS,
+        "linger.ms": linger_ms,
         "max.block.ms": timeout_ms,
-        "delivery.timeout.ms": timeout_ms + LINGER_MS,
-        "request.timeout.ms": min(timeout_ms, 30_000),
+        # Kafka's rule: at least linger.ms + request.timeout.ms.
+        "delivery.timeout.ms": timeout_ms + linger_ms,
+        "request.timeout.ms": min(timeout_ms, 30_000),  # 30 s is Java's default
     }
 
 

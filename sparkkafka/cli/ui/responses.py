@@ -6,9 +6,11 @@ are.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sparkkafka.cli import snapshots
@@ -103,19 +105,13 @@ def _preview(value: bytes | None) -> str | None:
     if value is None:
         return None
     shown, more = value[:PREVIEW_BYTES], "…" if len(value) > PREVIEW_BYTES else ""
-    for cut in range(4):  # the limit may have cut a character
+    for cut in range(4):  # the limit may have cut a character, of four bytes at most
         try:
             return shown[: len(shown) - cut].decode() + more
         except UnicodeDecodeError:
             if not more:
                 break
     return f"0x{shown[: PREVIEW_BYTES // 2].hex()}{more}"
-
-
-def dead_letter_topics(topics: Iterable[str]) -> list[str]:
-    """Return the topics that may have dead letters: their names say so, as orders-dlq."""
-    parts = ("dead", "dlq", "dlt")
-    return [name for name in topics if any(part in name.lower() for part in parts)]
 
 
 MAX_ROWS: Final = 1_000
@@ -327,6 +323,7 @@ class Responses:
     # --- checkpoints and dead letters
 
     def _checkpoints(self) -> dict[str, Any]:
+        """Return the document of all checkpoints of --checkpoint."""
         self._admin.restart_deadline()
         return {"checkpoints": [self._checkpoint(location) for location in self._locations]}
 
@@ -358,7 +355,7 @@ class Responses:
                         }
                     ),
                 }
-                for row in reversed(batch_documents(checkpoint, 10, errors))
+                for row in reversed(batch_documents(checkpoint, count=10, errors=errors))
             ]
             document["query_id"] = checkpoint.query_id
             lags = list_lags(self._admin, next_offsets(checkpoint, self._admin))
@@ -387,10 +384,13 @@ class Responses:
         """Return the last records of the topics of --dead-letters, and of those that are named
         like dead letters and have headers with a reason."""
         snapshot = self._watcher.snapshot
-        named = dead_letter_topics(row.topic for row in snapshot.topics)
-        existing = [name for name in named if name not in self._topics][:MAX_NAMED]
+        likely = (
+            row.topic
+            for row in snapshot.topics
+            if re.search("dead|dlq|dlt", row.topic.lower()) and row.topic not in self._topics
+        )
         documents = []
-        for name in [*self._topics, *existing]:
+        for name in [*self._topics, *islice(likely, MAX_NAMED)]:
             ends = {tp: end for tp, end in snapshot.ends.items() if tp.topic == name}
             document: dict[str, Any] = {
                 "topic": name,

@@ -105,6 +105,7 @@ class PageServer(ThreadingHTTPServer):
             self._end(request)
 
     def _end(self, request: socket.socket) -> None:
+        """Let another connection take the place of this one."""
         self.reading.pop(request, None)
         self._free.release()
 
@@ -117,9 +118,8 @@ class PageServer(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A browser closes connections when a page is left; other errors were answered.
-        error = sys.exception()
-        if not isinstance(error, OSError):
+        # OSError: a browser closes connections when a page is left. Others get a traceback.
+        if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def serve(self) -> None:
@@ -202,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._refuse(code, message or "")
 
     def _refuse(self, code: int, message: str) -> None:
+        """Send an error as JSON, and close the connection."""
         self.close_connection = True
         self._response_json(code, {"error": message})
 

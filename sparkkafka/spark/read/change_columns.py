@@ -104,8 +104,8 @@ def split_columns(
     schema: types.StructType, added: Sequence[str], *, keys_from_rows: bool, has_lists: bool
 ) -> ChangeColumns:
     """Return the columns that the schema of a read names. `keys_from_rows`: the key is not decoded;
-    `has_lists`: a value has several rows. Raises OptionError for a schema that no
-    read of changes can have."""
+    `has_lists`: a value has several rows. Raises OptionError for a schema that no read of changes
+    can have."""
     names = []
     columns: list[ReadColumn] = []
     row: list[pa.Field] = []
