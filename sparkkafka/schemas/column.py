@@ -384,7 +384,7 @@ class ColumnDecoder:
         try:
             if writer.message_number is not None:
                 numbered = schema or plan.decoder_schema
-                paths = glue_messages(numbered)
+                paths = format_module(plan.format).glue_messages(numbered)
                 if writer.message_number >= len(paths):
                     return (
                         f"it is message number {writer.message_number} of {len(paths)} ({writer})"
@@ -454,13 +454,6 @@ def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     return name
 
 
-def glue_messages(schema: Schema) -> list[tuple[int, ...]]:
-    """Return the indexes of a schema's messages in the order of AWS Glue's numbers. Raises
-    SchemaError."""
-    paths: list[tuple[int, ...]] = format_module(kinds.PROTOBUF).glue_messages(schema)
-    return paths
-
-
 def _in_row_order(
     parts: list[tuple[PayloadGroup, pa.Array]], count: int, arrow_type: pa.DataType
 ) -> pa.Array:
@@ -514,15 +507,16 @@ class ColumnEncoder:
     def __init__(self, plan: EncodePlan) -> None:
         _keep_memory()
         self.plan = plan
-        self._frame = self._prefix = b""
+        # Glue's number of the message is part of what GLUE_ZLIB compresses, its frame is not.
+        self._frame = self._number = b""
         if plan.framing != kinds.NO_FRAMING:
             with_indexes = plan.format == kinds.PROTOBUF
             self._frame = framings.frame_to_write(
                 plan.framing, plan.writer, with_indexes=with_indexes
             )
             if with_indexes and plan.framing in (kinds.GLUE, kinds.GLUE_ZLIB):
-                number = glue_messages(plan.schema).index(plan.writer.message)
-                self._prefix = varint_bytes(number)
+                paths = format_module(plan.format).glue_messages(plan.schema)
+                self._number = varint_bytes(paths.index(plan.writer.message))
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
@@ -553,8 +547,8 @@ class ColumnEncoder:
             )
             self._encoder = values.type, encoder
         in_header = plan.framing in framings.IN_HEADERS
-        is_bare = in_header or plan.framing == kinds.GLUE_ZLIB
-        prefix = self._prefix if is_bare else self._frame + self._prefix
+        is_bare = in_header or plan.framing == kinds.GLUE_ZLIB  # the frame is put elsewhere below
+        prefix = self._number if is_bare else self._frame + self._number
         payloads = self._encoder[1].encode(values, prefix)
         if in_header:
             name = framings.header_to_write(plan.framing, plan.column)

@@ -539,7 +539,7 @@ def _read_indexes(head: bytes, at: int) -> tuple[tuple[int, ...], int]:
         if index < 0:
             raise ValueError(index)
         indexes.append(index)
-    return tuple(indexes) or FIRST_MESSAGE, at
+    return tuple(indexes) or FIRST_MESSAGE, at  # a 0 alone stands for the first message
 
 
 Parse = Callable[[bytes], WriterId | str]

@@ -422,7 +422,8 @@ def position(source: pa.Array | None, count: int) -> pa.Array:
     }
 
     def padded(name: str, digits: int) -> pa.Array:
-        """Return a field as texts of this number of digits, which sort as the numbers do."""
+        """Return a field as texts of this number of digits, which sort as the numbers do: a number
+        of 64 bits has up to 20 digits, one of 32 bits up to 10."""
         if name not in fields:
             return nothing
         return pc.utf8_lpad(fields[name].cast(pa.string()), digits, "0")

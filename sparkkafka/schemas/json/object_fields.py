@@ -311,6 +311,7 @@ class _Piece:
         """Clear the flags in `left` of the colons of these fields at a level, in objects that
         follow the colons `structs`, which are some of all `outer_colons` one level above."""
         colons = np.flatnonzero((self._kind == _COLON) & (self._level == level))
+        # The last colon one level above that is before each.
         outer = outer_colons.take(np.searchsorted(outer_colons, colons) - 1, mode="clip")
         own = colons[np.isin(outer, structs)]
         names = _Names(self._data, self._at, own)

@@ -283,7 +283,8 @@ def _decode_messages(
     content = np.frombuffer((payloads.buffers()[2] if count else None) or b"", np.uint8)
     data = WireData(content[offsets[0] : offsets[-1]])
     offsets -= offsets[0]
-    state = DecodeState(offsets[:-1], np.zeros(count, np.bool_), budget, {}, [])
+    needs_runtime = np.zeros(count, np.bool_)
+    state = DecodeState(offsets[:-1], needs_runtime, budget, bad={}, damage=[])
     arrays = _decode_fields(layout, data, offsets[:-1], offsets[1:], np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
 
@@ -515,6 +516,7 @@ class _MessageColumns:
         """Return the column of a field that is a message and that some messages have several times:
         these parts are merged into one message, as protobuf's runtime does."""
         messages: Any = tokens.messages
+        # Sort the tokens by message: those of one become its parts.
         order = np.argsort(messages, kind="stable")
         at, size = (array[order] for array in _bytes_of(tokens))
         messages = messages[order]

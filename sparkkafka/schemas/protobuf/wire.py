@@ -349,8 +349,8 @@ class _Tokenizer:
             _reason(VARINT, stop - start) if cut else "there is no valid tag"
             for start, stop, cut in zip(at, end, is_cut[selected].tolist(), strict=True)
         ]
-        self.result.damage.add(self._indexes_of(selected).tolist(), at, 0, reasons)
-        self.at[selected], self.next_byte[selected] = end, 0
+        self.result.damage.add(self._indexes_of(selected).tolist(), at, tags=0, reasons=reasons)
+        self.at[selected], self.next_byte[selected] = end, 0  # nothing is left to read
 
     def _indexes_of(self, selected: Ints) -> Ints:
         """Return the indexes of open messages among all messages."""
