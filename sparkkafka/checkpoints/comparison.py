@@ -157,12 +157,13 @@ def _report_source_changes(plans: dict[int, logs.Plan], error: _Report, note: _R
     """Report plans that have other sources than the plan before, and offsets that decrease."""
     before: logs.Plan | None = None
     for batch_id, plan in sorted(plans.items()):
+        # In version 1 a source is known only by its index.
         if before is not None and plan.version == before.version == 1:
-            counts = len(before.sources), len(plan.sources)
-            if counts[0] != counts[1]:
+            old_count, new_count = len(before.sources), len(plan.sources)
+            if old_count != new_count:
                 error(
                     f"{logs.OFFSETS}/{batch_id}",
-                    f"has {counted(counts[1], 'source')}, the plan before it {counts[0]}: Spark "
+                    f"has {counted(new_count, 'source')}, the plan before it {old_count}: Spark "
                     "does not start a query with another number of sources",
                 )
                 before = plan

@@ -236,7 +236,7 @@ def _print_shown(document: Mapping[str, Any]) -> None:
 
 
 def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return a row of the table for each topic of a batch."""
+    """Return a row of the table in `_print_shown` for each topic of a batch."""
     head: tuple[Any, ...] = (
         str(batch["batch"]),  # as text: a number would be shown with commas
         None if batch["planned_ms"] is None else commands.local_time(batch["planned_ms"]),

@@ -186,6 +186,7 @@ class _TypedDecoder:
             framing=column.framing,
             reader=chosen.schema,
             type=value_type,
+            # None: the decoder gives the schema's type by itself.
             target=None if depth is None and envelope is None else value_type,
             envelope=envelope,
             message=chosen.message,

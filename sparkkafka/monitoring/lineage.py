@@ -229,8 +229,8 @@ class Lineage(StreamingQueryListener):
                 self._spark.version, "spark", __version__, producer=PRODUCER
             )
         }
-        if self._parent[0]:
-            run_id, job_namespace, job_name = self._parent
+        run_id, job_namespace, job_name = self._parent
+        if run_id:
             facets["parent"] = parent_run.ParentRunFacet(
                 parent_run.Run(run_id), parent_run.Job(job_namespace, job_name), producer=PRODUCER
             )

@@ -59,6 +59,7 @@ class Lookups:
         self._thread.start()
 
     def close(self) -> None:
+        """End the thread, and wait for at most LIMIT_S until it has."""
         self._closing.set()
         self._thread.join(LIMIT_S)
         self._admin.close()

@@ -166,12 +166,12 @@ def check_change(change: pa.DataType) -> pa.DataType | None:
                 f"the schema has change.{field.name}, which does not exist: there are "
                 f"{', '.join([*_EXPECTED, 'source', *_KEYS])}"
             )
-        elif not _same(field.type, expected):
+        elif not _can_be_declared(field.type, expected):
             raise OptionError(f"field change.{field.name} of the schema must be {expected}")
     return key
 
 
-def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
+def _can_be_declared(declared: pa.DataType, expected: pa.DataType) -> bool:
     """Return whether a field of change may be declared so: as the type that it has, or as a struct
     of some of its fields."""
     if pa.types.is_struct(expected):
@@ -236,10 +236,8 @@ def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
     counts = item_counts(lists)
     steps = np.maximum(counts, 1)
     has_item = np.repeat(counts > 0, steps)
-    items = lists.flatten()
-    return items.take(arrow.filtered_positions(has_item)), arrow.from_numpy(
-        np.repeat(np.arange(len(lists)), steps)
-    )
+    items = lists.flatten().take(arrow.filtered_positions(has_item))  # null without an item
+    return items, arrow.from_numpy(np.repeat(np.arange(len(lists)), steps))
 
 
 def _change(

@@ -422,6 +422,7 @@ def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
 
     name = column.column
     columns = (ReadColumn(name),)
+    # JSON without a frame passes with any framing.
     framing = kinds.CONFLUENT if column.framing == kinds.NO_FRAMING else column.framing
     ranges = [
         planned

@@ -309,7 +309,8 @@ class StreamPlanner:
 
     def _waits_for_more(self, total: int) -> bool:
         """Return whether a batch of `total` offsets waits for more (minOffsetsPerTrigger,
-        maxTriggerDelay). The first batch of a process never waits."""
+        maxTriggerDelay). The first batch of a process never waits, nor does a query with a target
+        (Trigger.AvailableNow): there will be no more."""
         limits = self._options.stream
         elapsed_ms = (time.monotonic() - self._last_batch_at_s) * 1000
         return (

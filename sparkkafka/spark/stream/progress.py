@@ -133,7 +133,7 @@ def kafka_sources(query: Any) -> list[KafkaSourceProgress]:
         end = _kafka_offsets(field_of(source, "endOffset"), description)
         if end is not None:
             latest = None
-            if _LATEST_IS_REPORTED:
+            if _LATEST_IS_REPORTED:  # from Spark 4.2 on
                 latest = _kafka_offsets(field_of(source, "latestOffset"), description)
             start = _kafka_offsets(field_of(source, "startOffset"), description)
             rows = field_of(source, "numInputRows")

@@ -356,7 +356,7 @@ class PlanAhead:
         if self._thread is None or not self._thread.is_alive():
             return
         close_signal.close_in(0)
-        self.wait(0.1)
+        self.wait(0.1)  # enough for a thread that waits, and not for one in a request
         if self._thread.is_alive():
             close_signal.cut_sockets()
             self.wait(2.0)
