@@ -293,6 +293,7 @@ def topic_ids(text: str) -> dict[str, bytes]:
     error = partial(_json_error, "topicIds", '{"topicA":"7wCdKXxUTUGWEtq1EzBqVA"}', text)
     ids = {}
     for topic, value in _parse_topics(text, error):
+        # 16 bytes as Base64 for URLs: only two bits are left for the last character.
         if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{21}[AQgw]", value):
             raise error(f"{_json_text(value)} is not an id of topic {topic!r}")
         ids[topic] = base64.urlsafe_b64decode(f"{value}==")

@@ -155,7 +155,7 @@ def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
     if not with_indexes:
         return frame
     if writer.message == FIRST_MESSAGE:
-        return frame + b"\0"
+        return frame + b"\0"  # no indexes stand for the first message
     return frame + b"".join(map(zigzag_bytes, (len(writer.message), *writer.message)))
 
 

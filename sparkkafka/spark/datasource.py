@@ -102,7 +102,7 @@ class KafkaDataSource(DataSource):
             return columns_of_schema(schema)
         from sparkkafka.spark.read.typed_columns import typed_columns
 
-        return typed_columns(schema, options)
+        return typed_columns(schema, options, options.formats)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
         """Return the reader of a batch query, with `pushFilters` only if filterPushdown=true, and

@@ -593,6 +593,7 @@ class _MessageColumns:
                 f"its {len(at):,} messages take too much memory as columns for the size of the "
                 "payload"
             )
+            # There is only one: with several rows, take raises.
             self.state.add_bad(rows[:1], field.path, lambda _: reason)
             return None, np.zeros(self.count, np.int64), pa.nulls(0, _element_type(field))
         elif field.cardinality is Cardinality.MAP:
@@ -898,8 +899,9 @@ def _special_array(
         year, month, day = (arrow.to_numpy(array).astype(np.int64) for array in arrays)
         return _date_array(year, month, day, present)
     if field.special is Special.DECIMAL:
-        return _decimal_array(arrays[0], arrow.to_numpy(arrays[2]), field.value_type)
-    seconds, nanos = arrow.to_numpy(arrays[0]), arrow.to_numpy(arrays[1]).astype(np.int64)
+        unscaled, _, scales = arrays
+        return _decimal_array(unscaled, arrow.to_numpy(scales), field.value_type)
+    seconds, nanos = (arrow.to_numpy(array).astype(np.int64, copy=False) for array in arrays)
     wrong = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)
     reasons = {}
     if wrong.any():
@@ -957,6 +959,7 @@ def _decimal_array(
 def _rescale(data: bytes, scale: int, column_type: pa.DataType) -> int | str:
     """Return the number (`data`: its bytes, unscaled) at the column's scale, or why it does not
     fit."""
+    # Of more bytes, or with a larger scale, it is refused unseen: powers of 10 take long.
     value = int.from_bytes(data, "big", signed=True) if len(data) <= 64 else None
     if value == 0:
         return 0

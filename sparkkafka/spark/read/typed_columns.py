@@ -468,15 +468,15 @@ def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPar
 # --- the columns of a reader --------------------------------------------------------------------
 
 
-def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
-    """Return the columns that a schema names: one from `typed_schema`, or the user's own.
+def typed_columns(
+    schema: StructType, options: ReadOptions, formats: FormatOptions
+) -> tuple[ReadColumn, ...]:
+    """Return the columns that a schema names: one from `typed_schema`, or the user's own. `formats`
+    are those of the options.
 
     Raises OptionError for a column that does not exist or cannot have its type, SchemaError,
     RegistryError.
     """
-    formats = options.formats
-    if formats is None:
-        return columns_of_schema(schema)
     if formats.unwraps:
         return _change_columns(schema, options, formats)
     both = (formats.value, formats.key)
@@ -721,9 +721,20 @@ class NewerSchemas:
     no error here: the stream needs it only for ids that it does not know yet.
     """
 
-    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
-        self._options = options
-        self._plans = list(_plans_of_latest(options, columns))
+    def __init__(self, formats: FormatOptions, columns: tuple[ReadColumn, ...]) -> None:
+        self._registry = formats.registry
+        with_version = {
+            format.column
+            for format in (formats.key, formats.value)
+            if format.schema_version is not None
+        }
+        self._plans = [  # those that use a subject's latest version
+            plan
+            for column in columns
+            if column.name not in with_version
+            for _, plan in column.plans
+            if plan.schema_id is not None and plan.subject
+        ]
         self._check_at_s = time.monotonic() + SUBJECT_CHECK_S
         self._logged: set[tuple[str | None, int | None]] = set()
         self._thread: threading.Thread | None = None
@@ -742,11 +753,10 @@ class NewerSchemas:
 
     def _log_newer_versions(self) -> None:
         """Look up the latest version of each subject, and log it once if a plan has another."""
-        formats = self._options.formats
-        if formats is None or formats.registry is None:
+        if self._registry is None:
             return
         options = replace(
-            formats.registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
+            self._registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
         )
         try:
             with client.connect(options) as registry:
@@ -763,19 +773,3 @@ class NewerSchemas:
                         )
         except errors.KafkaError as error:
             log.debug("newer versions of schemas were not looked up: %s", error)
-
-
-def _plans_of_latest(options: ReadOptions, columns: tuple[ReadColumn, ...]) -> Iterator[ColumnPlan]:
-    """Yield the plans that use a subject's latest version."""
-    formats = options.formats
-    if formats is None:
-        return
-    with_version = {
-        format.column
-        for format in (formats.key, formats.value)
-        if format.schema_version is not None
-    }
-    for column in columns:
-        for _, plan in column.plans:
-            if plan.schema_id is not None and plan.subject and column.name not in with_version:
-                yield plan

@@ -100,14 +100,14 @@ class KafkaStreamReader(
             has_metadata=has_metadata
         ):
             self._driver_reader = DriverReader(planner.cluster, self.options, self.columns)
-        if any(column.plans for column in self.columns):
+        formats = self.options.formats
+        if formats is not None and any(column.plans for column in self.columns):
             from sparkkafka.spark.read.typed_columns import NewerSchemas
 
-            self._newer_schemas = NewerSchemas(self.options, self.columns)
-            if self.options.formats is not None and self.options.formats.dead_letter_topic:
+            self._newer_schemas = NewerSchemas(formats, self.columns)
+            if topic := formats.dead_letter_topic:
                 from sparkkafka.spark.read.dead_letters import check_dead_letter_topic
 
-                topic = self.options.formats.dead_letter_topic
                 try:
                     check_dead_letter_topic(planner.cluster, self.options, topic)
                 except KafkaError:
