@@ -82,7 +82,6 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         # HTTPServer also looks up the host's name, which may take a minute.
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = self._host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread; refuse the request if MAX_CONNECTIONS are open."""

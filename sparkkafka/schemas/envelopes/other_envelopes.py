@@ -199,11 +199,11 @@ def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
         children.append(
             struct_of(taken.type, len(taken), is_valid(taken) & has_item, taken.flatten())
         )
-    names = [
+    fields = [
         pa.field(field.name, child.type) for field, child in zip(values.type, children, strict=True)
     ]
     valid = is_valid(values)[records]
-    return struct_of(pa.struct(names), len(records), valid, children), records
+    return struct_of(pa.struct(fields), len(records), valid, children), records
 
 
 # --- GoldenGate -----------------------------------------------------------------------------------

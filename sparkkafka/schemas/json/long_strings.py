@@ -107,6 +107,7 @@ def put_back(values: pa.Array, strings: pa.Array) -> pa.Array:
     marks = marks[marks >= offsets[0]]
     if not len(marks):
         return values
+    # The number of each string: a digit of its mark has four bits of it.
     numbers = np.zeros(len(marks), np.int64)
     for digit in range(_DIGITS):
         numbers |= (data[marks + 1 + digit].astype(np.int64) - ord("a")) << 4 * digit
