@@ -30,15 +30,11 @@ from sparkkafka.protocol.wire.schema import (
 
 PREFIX_BYTES = 4  # the size before each frame
 _REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
-_RESPONSE_START = struct.Struct(">ii")  # size, correlation id
 _CLIENT_ID = value_codec(STRING, nullable=True, version=0, flexible=False)
 
 DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 _MIN_FRAME_BYTES = 4  # a correlation id
-
-# The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks.
-_MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
 
 class _Pending(NamedTuple):
@@ -54,6 +50,7 @@ class Framing:
 
     `send` makes frames, `receive` takes the payloads of the responses, in the order of the
     requests. After any DecodeError the position in the stream is lost: close the connection.
+    `prefix` stands before the names of settings in error messages: "kafka." in Spark.
     """
 
     def __init__(
@@ -102,11 +99,12 @@ class Framing:
                 f"{name} (API key {request_type.API_KEY}) is not offered by the broker, {have}; "
                 f"this client has versions {lowest} to {highest}"
             )
-        version = min(highest, offered[1])
-        if version < max(lowest, offered[0]):
-            kafka = first_kafka(request_type, lowest) if offered[1] < lowest else ""
+        broker_lowest, broker_highest = offered
+        version = min(highest, broker_highest)
+        if version < max(lowest, broker_lowest):
+            kafka = first_kafka(request_type, lowest) if broker_highest < lowest else ""
             raise UnsupportedVersionError(
-                f"{name}: the broker has versions {offered[0]} to {offered[1]}, "
+                f"{name}: the broker has versions {broker_lowest} to {broker_highest}, "
                 f"this client {lowest} to {highest}" + (f" ({kafka} or later)" if kafka else "")
             )
         return version
@@ -180,7 +178,7 @@ class Framing:
                 0,
             )
         if request_type is ApiVersionsRequest:
-            # Header version 0 always.
+            # Its response has header version 0 always (KIP-511), so no tagged fields.
             if Reader(payload, reader.pos).int16() == ErrorCode.UNSUPPORTED_VERSION:
                 return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
@@ -241,7 +239,7 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
     """
     writer = Writer()
     try:
-        writer.buffer += _RESPONSE_START.pack(0, correlation_id)
+        writer.buffer += struct.pack(">ii", 0, correlation_id)  # 0: the size, set at the end
     except struct.error:
         raise EncodeError(f"{correlation_id!r} is not int32") from None
     if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
@@ -263,6 +261,7 @@ def _finish_frame(writer: Writer, message: Message) -> list[BytesLike]:
 def is_tls(data: bytes) -> bool:
     """Return whether these bytes begin a TLS record with a handshake or an alert."""
     kinds = (0x15, 0x16)  # alert, handshake
+    # Then two bytes of version: 3.0 is SSL 3, and 3.4 TLS 1.3.
     return len(data) > 2 and data[0] in kinds and data[1] == 3 and data[2] <= 4
 
 
@@ -272,8 +271,9 @@ def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int, settings_p
     before the name of a setting."""
     if prefix.upper() == b"HTTP":
         return "the response is HTTP: this port is a web server's, not a Kafka listener's"
-    if _MARKUP.fullmatch(prefix):
-        # A web server that could not read the request may answer without a status line.
+    # The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks: a web server that could not
+    # read the request may answer without a status line.
+    if re.fullmatch(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", prefix, re.IGNORECASE | re.DOTALL):
         return "the response is HTML: this port is a web server's, not a Kafka listener's"
     if is_tls(prefix):
         return (

@@ -185,7 +185,8 @@ class _Murmur2:
         state ^= words
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """Return the state of one key after all words in `data`."""
+        """Process the remaining words of one key, which are `data`, and return its state: the hash
+        so far."""
         for word in data.view("<u4").tolist() if len(data) else []:
             state = _add_murmur2_word(state, word)
         return state
@@ -249,7 +250,8 @@ class _Fnv1a:
         state *= prime
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """Return the state of one key after all words in `data`."""
+        """Process the remaining words of one key, which are `data`, and return its state: the hash
+        so far."""
         for byte in data.tolist():
             state = (state ^ byte) * _FNV1A_PRIME & _MASK
         return state
@@ -316,7 +318,8 @@ class _Crc32:
         state ^= self._upper[words]
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """Return the state of one key after all words in `data`."""
+        """Process the remaining words of one key, which are `data`, and return its state: the hash
+        so far."""
         return zlib.crc32(data.data, state ^ _MASK) ^ _MASK
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
@@ -375,7 +378,7 @@ class KeyRule:
         """Return the partition of one key; NO_PARTITION if the caller may choose any."""
         if key is None and self.null_is_empty:
             key = b""
-        elif not key and (key is None or self.empty_is_null):
+        elif key is None or (not key and self.empty_is_null):
             return NO_PARTITION
         hashed = self.hash_one(key)
         return (hashed & 0x7FFFFFFF if self.drop_sign_bit else hashed) % partition_count

@@ -21,13 +21,12 @@ from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 from sparkkafka.protocol.records.batches import (
     HEADER,
-    MAGIC,
     AbortedTransactions,
     RecordBatch,
     first_batch_size,
     split_batches,
 )
-from sparkkafka.protocol.records.legacy import MAGIC_POSITION
+from sparkkafka.protocol.records.legacy import MAGIC_POSITION, MAGIC_V2
 
 
 class ResponseBuffer:
@@ -61,6 +60,7 @@ class ResponseBuffer:
         return self._metrics is not None
 
     def count_decoded(self, records: DecodedRecords) -> None:
+        """Count decoded records of the response, for metrics."""
         if self.is_measured:
             self._record_count += len(records)
             self._column_bytes += records.column_bytes
@@ -288,11 +288,12 @@ class FetchedRecords:
 def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int | None]:
     """Return the first byte of the damaged batch and, if it is known, the offset after it."""
     try:
+        # Those before the position, which is in the damaged batch.
         sound = split_batches(data[: error.position or 0], check_crcs=False)
     except CorruptRecordError:  # old formats count positions differently
         return 0, None
     start = sum(batch.size_bytes for batch in sound)
-    if len(data) - start < HEADER.size or data[start + MAGIC_POSITION] != MAGIC:
+    if len(data) - start < HEADER.size or data[start + MAGIC_POSITION] != MAGIC_V2:
         return start, None
     header = HEADER.unpack_from(data, start)
     base_offset, last_offset_delta = header[0], header[6]  # by the order of HEADER's fields

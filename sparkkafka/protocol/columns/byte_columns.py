@@ -23,7 +23,6 @@ from sparkkafka.protocol.records.varint_columns import Flags, Ints, Sizes, encod
 from sparkkafka.protocol.wire.varints import varint_size
 
 _MAX_WORD: Final = 8
-_MAX_WORDS: Final = 4  # the most words of a slice
 _BITS: Final = np.uint64(64)
 MAX_INLINE: Final = 12  # a view holds up to 12 bytes itself, and references longer values
 MAX_BYTES: Final = (1 << 31) - 1  # the most bytes of an array with offsets of 32 bits
@@ -126,7 +125,7 @@ def blobs_of(array: pa.Array) -> BinaryColumn:
 
 def counts_of(counts: NDArray[Any]) -> ByteColumn:
     """Return a column of the zigzag varints of numbers that are not negative."""
-    if int(counts.max(initial=0)) < 64:
+    if int(counts.max(initial=0)) < 64:  # zigzag codes below 128 are varints of one byte
         return numbers_of((counts << 1).astype(np.uint8))
     return VarintColumn(counts)
 
@@ -162,24 +161,30 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
     total = 0
     for index, column in enumerate(merged):
 
-        def part(dtype: str, begin: int, index: int = index) -> NDArray[Any]:
-            """Return some bytes of the views of this column, from byte `begin` on."""
+        def view_field(dtype: str, begin: int, index: int = index) -> NDArray[Any]:
+            """Return the number at byte `begin` of this column's view in each row.
+
+            A view is an int32 length, then up to 12 bytes, or, for more bytes: the first four, and
+            as int32 the index of their buffer and their position in it."""
             begin += index * VIEW_BYTES
             return np.ndarray((count,), dtype, table, begin, (per_row * VIEW_BYTES,))
 
         if isinstance(column, WordColumn):
-            part("<u8", 4)[:] = column.words
-            part("<i4", 0)[:] = column.sizes
+            view_field("<u8", 4)[:] = column.words
+            view_field("<i4", 0)[:] = column.sizes
             total += count * column.max_size
             continue
+        # One value may stand for all rows.
         total += int(column.lengths.sum(dtype=np.int64)) * (count // len(column.lengths))
         views = column.array.cast(pa.binary_view())
         _, data, *contents = views.buffers()
-        part("<c16", 0)[:] = np.frombuffer(data, "<c16")[views.offset :][: len(column.lengths)]
-        sizes = part("<i4", 0)
+        view_field("<c16", 0)[:] = np.frombuffer(data, "<c16")[views.offset :][
+            : len(column.lengths)
+        ]
+        sizes = view_field("<i4", 0)
         if column.valid is not None:
             sizes *= column.valid
-        part("<i4", 8)[np.flatnonzero(sizes > MAX_INLINE)] += len(buffers)
+        view_field("<i4", 8)[np.flatnonzero(sizes > MAX_INLINE)] += len(buffers)
         buffers += [content for content in contents if content is not None]
     if total > MAX_BYTES:
         raise TooLargeError
@@ -188,15 +193,11 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
     return binary_of(blob_offsets(joined)[::per_row], joined.buffers()[2])
 
 
-_MAX_SHORT: Final = 64
-"""Longer bytes are views: what the copy to a common buffer costs is more than slices gain."""
-
-
 class Slice(NamedTuple):
     """Bytes of each row that lie side by side, and the word that is written in front of them."""
 
     column: list[WordColumn] | BinaryColumn
-    """At most _MAX_WORDS words."""
+    """At most four words."""
     front: WordColumn | None = None
 
     def locate(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
@@ -242,19 +243,22 @@ def _slices_of(columns: Sequence[WordColumn | BinaryColumn], count: int) -> list
     for column in columns:
         last = slices[-1].column if slices else None
         if isinstance(column, WordColumn):
-            size += 8 * count
-            if isinstance(last, list) and len(last) < _MAX_WORDS:
+            size += _MAX_WORD * count
+            if isinstance(last, list) and len(last) < 4:
                 last.append(column)
             else:
                 slices.append(Slice([column]))
             continue
         offsets = blob_offsets(column.array)
         size += int(offsets[-1] - offsets[0]) * (count // len(column.lengths))
+        # A single word that NumPy has a type for can be written in front of the copied bytes.
         if isinstance(last, list) and len(last) == 1 and last[0].size in (1, 2, 4, 8):
             slices[-1] = Slice(column, last[0])
         else:
             slices.append(Slice(column))
-    is_short = size <= min(_MAX_SHORT * count * len(slices), MAX_BYTES // 4)
+    # Beyond 64 bytes a slice, what the copy to a common buffer costs is more than slices gain. That
+    # buffer has twice the bytes, and positions of 32 bits.
+    is_short = size <= min(64 * count * len(slices), MAX_BYTES // 4)
     return slices if is_short else None
 
 
@@ -290,7 +294,8 @@ def _join_slices(slices: Sequence[Slice], count: int, pool: pa.MemoryPool | None
 def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[WordColumn | BinaryColumn]:
     """Return the columns with each column of varints replaced by its columns of words."""
     encoded: dict[int, list[WordColumn]] = {}
-    step = max(1, _GROUP_VALUES // count)
+    # Columns that are encoded together: their values fit in the processor's cache.
+    step = max(1, (1 << 16) // count)
     groups: dict[Any, list[int]] = {}
     for index, column in enumerate(columns):
         if isinstance(column, VarintColumn):
@@ -305,10 +310,6 @@ def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[WordColum
     for index, column in enumerate(columns):
         result += encoded[index] if isinstance(column, VarintColumn) else [column]
     return result
-
-
-_GROUP_VALUES: Final = 1 << 16
-"""The most values that are encoded together: they fit in the processor's cache."""
 
 
 def _encode_group(

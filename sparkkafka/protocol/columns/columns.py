@@ -158,10 +158,10 @@ class GridPart(NamedTuple):
     `record_step` bytes, from batch to batch by `batch_step`."""
 
     begin: int
-    batches: int
-    batch_step: int
     records: int
     record_step: int
+    batches: int = 1
+    batch_step: int = 0
 
     def shifted(self, by: int) -> GridPart:
         """Return the same positions, each further on by `by` bytes."""

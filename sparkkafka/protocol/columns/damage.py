@@ -25,7 +25,7 @@ class ReadProgress(NamedTuple):
 
 
 def check_batch(
-    batch: RecordBatch, raw: bytes, progress: ReadProgress | None = None, *, is_end: bool = True
+    batch: RecordBatch, raw: bytes, progress: ReadProgress | None, *, is_end: bool = True
 ) -> None:
     """Raise CorruptRecordError for the first damaged record of one batch, if there is one.
 
@@ -75,7 +75,7 @@ def _check_record(
     if end > len(raw):
         raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
     raw = raw[:end]
-    _, at = varints.read_zigzag(raw, at + 1, end)
+    _, at = varints.read_zigzag(raw, at + 1, end)  # timestamp delta, after the attributes byte
     delta, at = varints.read_zigzag(raw, at, end, varints.VARINT_BITS)
     if not 0 <= delta <= batch.last_offset_delta:
         raise ValueError(f"its offset delta is {delta}")

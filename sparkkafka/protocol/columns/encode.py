@@ -37,15 +37,14 @@ from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.batches import MAGIC, RecordBatch
+from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.records.legacy import MAGIC_V2
 from sparkkafka.protocol.records.varint_columns import Ints, encode_words, widths, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes, varint_size, zigzag_bytes
 from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 
 MAX_BATCH_BYTES = constants.MAX_INT32
 _MAX_RECORD_BYTES = MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5
-
-_GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 
 _NULL_BLOB = b"\x01"  # zigzag of -1, the length of a null key or value
 
@@ -136,7 +135,7 @@ def encode_runs(
 def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
     """Encode batches of consecutive rows. Batch i has the rows [cuts[i], cuts[i + 1]); `ends` is
     the running sum of the rows' encoded sizes in bytes, at most. Consecutive batches are encoded
-    together, up to _GROUP_BYTES and 32,768 rows."""
+    together, up to 4 MiB and 32,768 rows: measured, and never near Arrow's int32 limit."""
     batches: list[EncodedBatch] = []
     first = 0
     while first < len(cuts) - 1:
@@ -146,7 +145,7 @@ def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]
         while (
             last < len(cuts) - 1
             and cuts[last + 1] - low <= 32768
-            and int(ends[cuts[last + 1] - 1]) - begin <= _GROUP_BYTES
+            and int(ends[cuts[last + 1] - 1]) - begin <= 4 << 20
         ):
             last += 1
         batches += rows.encode(cuts[first : last + 1])
@@ -161,7 +160,8 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
     """
     parts: list[bytes] = []  # the bytes of all records, joined once
     short, short_count = _SHORT_LENGTHS, len(_SHORT_LENGTHS)
-    base_timestamp = largest_timestamp = last_timestamp = records[0][3]
+    _, _, _, base_timestamp = records[0]
+    largest_timestamp = last_timestamp = base_timestamp
     # Numbers are zigzag varints: that of n, which is not negative, has the code 2 n.
     beginning = b"\0\0"  # attributes and timestamp delta
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
@@ -256,7 +256,7 @@ def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
     # Mean rows of a run: below, measuring all rows costs less than a `size_estimate` for each run.
     if len(columns.timestamps_ms) >= 256 * len(run_ends):
         return [
-            size_estimate(sliced(columns, low, high))[0]
+            size_estimate(sliced(columns, low, high))[0]  # of all records
             for low, high in itertools.pairwise((0, *run_ends))
         ]
     begins = np.zeros(len(run_ends), np.int64)
@@ -321,7 +321,7 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
     """Make the batch that `decode_batches` takes, with offsets from zero."""
     return RecordBatch(
         base_offset=0,
-        magic=MAGIC,
+        magic=MAGIC_V2,
         attributes=0,
         last_offset_delta=batch.record_count - 1,
         base_timestamp=batch.base_timestamp,
@@ -612,7 +612,6 @@ def _offset_deltas(counts: Sequence[int]) -> WordColumn | None:
 
 ZERO = WordColumn(np.uint8(0), 1, 1)  # attributes, or the number of headers of each record
 NULL_LENGTH = WordColumn(np.uint8(1), 1, 1)  # the zigzag code of -1
-_EMPTY = pa.py_buffer(b"")
 
 
 def join_records(
@@ -648,7 +647,11 @@ def join_records(
     joined = pa.Array.from_buffers(
         pa.binary_view(),
         len(views),
-        [None, pa.py_buffer(views), *(blobs.array.buffers()[2] or _EMPTY for blobs in columns)],
+        [
+            None,
+            pa.py_buffer(views),
+            *(blobs.array.buffers()[2] or pa.py_buffer(b"") for blobs in columns),
+        ],
     ).cast(pa.binary(), memory_pool=arrow.BATCH_POOL)
     _, offsets, content = joined.buffers()
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)

@@ -43,8 +43,6 @@ from sparkkafka.protocol.records.compression import PIECE_BYTES
 from sparkkafka.protocol.wire import varints
 from sparkkafka.protocol.wire.primitives import BytesLike
 
-_WRAP = 1 << 64
-
 DecodePart = Callable[
     [memoryview, RecordBounds, ReadProgress], Generator[DecodedRecords, None, int]
 ]
@@ -215,10 +213,11 @@ class _LargeRecord:
             headers_bytes = self._remaining
             if (
                 selects_headers
-                and headers_cost_bytes(count, headers_bytes) + sum(len(n or b"") for n in fields)
+                and headers_cost_bytes(count, headers_bytes)
+                + sum(len(field or b"") for field in fields)
                 > self._max_bytes
             ):
-                fields.clear()  # the error holds this frame
+                fields.clear()  # the error's traceback would keep them in memory
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
             raw = yield from self._read_bytes(headers_bytes, keep=selects_headers)
             if selects_headers:
@@ -314,7 +313,7 @@ class _LargeRecord:
 
 def _wrap_int64(value: int) -> int:
     """Wrap around 64 bits, as Java's sums do."""
-    return (value + _WRAP // 2) % _WRAP - _WRAP // 2
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _single_value(value: bytes | None) -> pa.Array:

@@ -154,7 +154,7 @@ class UniformBatches:
                 records = min(run.last, batch_records) - run.first
                 if records <= 0:
                     break  # these batches are shorter than the model
-                grid = GridPart(begin + run.begin, batches, step, records, run.size)
+                grid = GridPart(begin + run.begin, records, run.size, batches, step)
                 if not _has_copies_of_run(self._data, grid, run):
                     return None
                 target = GridRows(row, batch_records, run.first, grid)
@@ -196,9 +196,7 @@ def _has_too_many_grids(grids: int, rows: int) -> bool:
 def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
     """Return whether the batch at `begin`, which has the model's size, is a copy of the model."""
     return all(
-        _has_copies_of_run(
-            data, GridPart(begin + run.begin, 1, 0, run.last - run.first, run.size), run
-        )
+        _has_copies_of_run(data, GridPart(begin + run.begin, run.last - run.first, run.size), run)
         for run in model.runs
     )
 
@@ -306,7 +304,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
         mask[body + 1 : offset] = 0x80
         mask[key : key + max(key_length, 0)] = 0
         mask[value : value + max(value_length, 0)] = 0
-        grid = GridPart(int(starts[first]), 1, 0, last - first, size)
+        grid = GridPart(int(starts[first]), last - first, size)
         runs.append(
             _Run(
                 first, last, grid.begin, size, _make_words(whole, grid, mask),

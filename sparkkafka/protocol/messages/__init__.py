@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     """Import the subject of a name when it is first used."""
     if name == "REQUESTS":
         value: Any = MappingProxyType(_requests())
-    elif name[0].isupper():
+    elif name[0].isupper():  # a class; Python also looks for names such as __path__
         modules = map(_subject, _SUBJECTS)
         value = next((vars(module)[name] for module in modules if name in vars(module)), None)
     else:

@@ -146,9 +146,9 @@ def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
     those of each record that has any, by its index."""
     sizes = np.zeros(count + 1, np.int32)
     flat: list[tuple[str, bytes | None]] = []
-    for number in sorted(headers):
-        sizes[number + 1] = len(headers[number])
-        flat += headers[number]
+    for index in sorted(headers):
+        sizes[index + 1] = len(headers[index])
+        flat += headers[index]
     names: Any = binary_array([name.encode() for name, _ in flat]).view(pa.string())
     contents = binary_array([content for _, content in flat])
     structs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])

@@ -43,6 +43,7 @@ from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.protocol.records.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
+    MAGIC_V2,
     MIN_BATCH_LENGTH,
     convert_message_set,
     entry_size,
@@ -89,12 +90,7 @@ HEADER = struct.Struct(
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")
 
-MAGIC = 2
 _CRC_START = 21
-_NO_CRC = (
-    ". Brokers that send no CRC (0), as those of YDB, need check.crcs=false (in Spark "
-    "kafka.check.crcs=false)"
-)
 
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
@@ -249,8 +245,8 @@ def split_batches(
     while end_offset is None or next_offset < end_offset or not batches:
         # No whole header of format 2: messages of an older format, or the end of the data, where an
         # entry is cut off.
-        if size - position < RECORD_BATCH_OVERHEAD or view[position + MAGIC_POSITION] != MAGIC:
-            if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC:
+        if size - position < RECORD_BATCH_OVERHEAD or view[position + MAGIC_POSITION] != MAGIC_V2:
+            if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC_V2:
                 break
             converted = convert_message_set(
                 view,
@@ -289,16 +285,24 @@ def split_batches(
             record_count,
         ) = HEADER.unpack_from(view, position)
         if length < MIN_BATCH_LENGTH:
-            raise CorruptRecordError(f"batch length {length}", position + 8, offset=base_offset)
+            raise CorruptRecordError(
+                f"batch length {length}",
+                position + 8,  # of the field batchLength
+                offset=base_offset,
+            )
         end = position + LOG_OVERHEAD_BYTES + length
         if end > size:
             break
         if check_crcs:
             actual = crc32c(view[position + _CRC_START : end])
             if actual != crc:
+                hint = (
+                    ". Brokers that send no CRC (0), as those of YDB, need check.crcs=false (in "
+                    "Spark kafka.check.crcs=false)"
+                )
                 raise CorruptRecordError(
                     f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}"
-                    + ("" if crc else _NO_CRC),
+                    + ("" if crc else hint),
                     position + 17,  # of the field crc
                     offset=base_offset,
                 )
@@ -319,7 +323,9 @@ def split_batches(
         if record_count < 0 or (record_count == 0) != (start == end):
             # Compaction may take all records of a batch, and then nothing follows the header.
             raise CorruptRecordError(
-                f"{record_count} records in {end - start} bytes", position + 57, offset=base_offset
+                f"{record_count} records in {end - start} bytes",
+                position + 57,  # of the field recordCount
+                offset=base_offset,
             )
         fields = (
             base_offset,
@@ -349,7 +355,7 @@ def first_batch_size(data: BytesLike) -> int | None:
     view = memoryview(data).cast("B")
     if len(view) < LOG_OVERHEAD_BYTES:
         return None
-    entry_size(view, 0)
+    entry_size(view, 0)  # raises for an impossible header
     return LOG_OVERHEAD_BYTES + int.from_bytes(view[8:12], "big", signed=True)  # batchLength
 
 
@@ -409,7 +415,7 @@ def batch_parts(
             base_offset,
             MIN_BATCH_LENGTH + len(payload),
             constants.NO_LEADER_EPOCH,
-            MAGIC,
+            MAGIC_V2,
             crc32c(payload, crc32c(checked)),
         )
     except struct.error as error:
@@ -460,6 +466,7 @@ class AbortedTransactions:
         # A producer's aborted transaction starts at or before this batch, its ABORT marker ends it,
         # and its next transaction may be a committed one. So the transactions that start up to
         # this batch's last offset are added before the batch is checked for being a marker.
+        # (`_pending` has the first offset and the producer id of each.)
         while self._pending and self._pending[0][0] <= batch.last_offset:
             self._aborting.add(heapq.heappop(self._pending)[1])
         if batch.is_control:

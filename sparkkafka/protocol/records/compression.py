@@ -175,21 +175,14 @@ PIECE_BYTES = 4 << 20
 _INPUT_BYTES = 1 << 20
 
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
-_GZIP_MAGIC = b"\x1f\x8b\x08"  # with the method, deflate
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_CHUNK_BYTES = 32 * 1024
 _XERIAL_SIZE_BYTES = 4
-# The share of the limit that one block may have: it is decompressed whole, and a record in it is
-# then copied, so both could take twice the limit.
-_MAX_BLOCK_SHARE = 0.7
 
-_LZ4_MAGIC = 0x184D2204
 _LZ4_LENGTH = struct.Struct("<I")
 _LZ4_RAW_BLOCK = 0x80000000
-
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None) -> bytes:
@@ -386,8 +379,9 @@ def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             position += len(chunk) - len(member.unused_data)
             window = min(2 * window, _INPUT_BYTES)
         window = 512
-        # java.util.zip.GZIPInputStream.readTrailer looks for no further member in fewer bytes.
-        if end - position < 19 or data[position : position + 3] != _GZIP_MAGIC:
+        # java.util.zip.GZIPInputStream.readTrailer looks for no further member in fewer bytes. A
+        # member begins with gzip's magic number and the method, deflate.
+        if end - position < 19 or bytes(data[position : position + 3]) != b"\x1f\x8b\x08":
             break
 
 
@@ -418,7 +412,7 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         header_end = position + len(_XERIAL_HEADER)
         if header_end <= end and data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             position = header_end  # SnappyInputStream reads streams that were joined
-            yield data[:0]
+            yield data[:0]  # counts as a part, so that the caller of many streams gets deadlines
             continue
         start = position + _XERIAL_SIZE_BYTES
         size = int.from_bytes(data[position:start], "big", signed=True)
@@ -447,7 +441,9 @@ def _snappy_block(
         )
     if claimed > budget_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes, start)
-    if claimed > max(PIECE_BYTES, _MAX_BLOCK_SHARE * max_bytes):
+    # A block is decompressed whole, and a record in it is then copied, so both could take twice the
+    # limit.
+    if claimed > max(PIECE_BYTES, 0.7 * max_bytes):
         raise OutputTooLargeError(
             f"one block of snappy unpacks to {claimed} bytes, at most 70 % of the {max_bytes} "
             "bytes allowed can be unpacked in one block",
@@ -525,9 +521,10 @@ def _read_lz4_headers(data: memoryview) -> tuple[int, int, int, int | None]:
     cannot take more memory than its blocks can fill.
     """
     end = len(data)
-    if end < 7 or _LZ4_LENGTH.unpack_from(data)[0] != _LZ4_MAGIC:
+    if end < 7 or _LZ4_LENGTH.unpack_from(data)[0] != 0x184D2204:  # the magic number
         raise DecodeError("not an LZ4 frame", 0)
     flags, block_descriptor = data[4], data[5]
+    # The codes 4 to 7 stand for 64 KiB, 256 KiB, 1 MiB and 4 MiB; no others are allowed.
     block_max_bytes = 1 << (8 + 2 * (block_descriptor >> 4 & 7))
     if flags >> 6 != 1 or block_max_bytes < 1 << 16:
         raise DecodeError("not an LZ4 frame of version 1", 4)
@@ -552,7 +549,7 @@ def _read_lz4_headers(data: memoryview) -> tuple[int, int, int, int | None]:
         if size > block_max_bytes or size + block_checksum_bytes > end - position:
             raise DecodeError(f"lz4 block of {size} bytes is too long", position - 4)
         position += size + block_checksum_bytes
-    position += 4 if flags & 0x04 else 0
+    position += 4 if flags & 0x04 else 0  # the checksum of the content
     if position > end:
         raise DecodeError("lz4 frame is cut short", end)
     return header_bytes, position, max(bound, 1), claimed
@@ -615,7 +612,7 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
 def _zstd_content_bytes(data: memoryview) -> int | None:
     """Return the size that the first frame's header claims (RFC 8878, 3.1.1.1), None if it has
     none."""
-    if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
+    if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":  # the magic number
         return None
     descriptor = data[4]
     # Then: window (no single segment), dictionary id (0, 1, 2 or 4 bytes), content size.

@@ -35,8 +35,7 @@ from sparkkafka.protocol.wire.varints import append_varint, zigzag
 LOG_OVERHEAD_BYTES = 12  # offset and size
 MAGIC_POSITION = 16
 MIN_BATCH_LENGTH = 49  # the header of format 2, without offset and size
-MAX_MAGIC = 2
-
+MAGIC_V2 = 2  # of record batches, which replaced message sets in Kafka 0.11
 
 # Memory of a batch besides its payload. Messages that cannot share batches must not turn a small
 # response into a large number of Python objects, so batches count against the budget too.
@@ -104,9 +103,9 @@ def entry_size(data: memoryview, position: int) -> int | None:
     offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
     magic = data[position + MAGIC_POSITION] if remaining_bytes > MAGIC_POSITION else 0
     # 14: a magic 0 message without key and value; no size field says less.
-    if length < (MIN_BATCH_LENGTH if magic == MAX_MAGIC else 14):
+    if length < (MIN_BATCH_LENGTH if magic == MAGIC_V2 else 14):
         raise CorruptRecordError(f"batch length {length}", position + 8, offset=offset)
-    if magic > MAX_MAGIC:
+    if magic > MAGIC_V2:
         raise CorruptRecordError(
             f"record format (magic) {magic} is not known", position + MAGIC_POSITION, offset=offset
         )
@@ -121,7 +120,7 @@ def convert_message_set(
     check_crcs: bool,
     max_payload_bytes: int,
     budget_bytes: int,
-    end_offset: int | None = None,
+    end_offset: int | None,
 ) -> Conversion:
     """Convert the complete messages from `position` up to the next batch of format 2 or truncated
     message.
@@ -137,7 +136,7 @@ def convert_message_set(
     stopped = False
     while not stopped:
         size = entry_size(data, position)
-        if size is None or data[position + MAGIC_POSITION] == MAX_MAGIC:
+        if size is None or data[position + MAGIC_POSITION] == MAGIC_V2:
             break
         message = _parse(data, position, position + size, check_crcs)
         if message.attributes & constants.CODEC_MASK:
@@ -234,7 +233,7 @@ def _unwrap(
     last_inner_offset = None
     used_bytes = len(payload)
     for start, _ in _entries(payload):
-        last_inner_offset = _OFFSET_AND_LENGTH.unpack_from(payload, start)[0]
+        last_inner_offset, _ = _OFFSET_AND_LENGTH.unpack_from(payload, start)
     if last_inner_offset is None:
         raise DecodeError("no message inside")
     base_offset = 0
@@ -269,7 +268,7 @@ def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
         size = entry_size(payload, start)
         if size is None:
             raise DecodeError("the last message is cut short", start)
-        if payload[start + MAGIC_POSITION] == MAX_MAGIC:
+        if payload[start + MAGIC_POSITION] == MAGIC_V2:
             raise DecodeError("a batch of format 2 inside a message", start)
         yield start, start + size
         start += size

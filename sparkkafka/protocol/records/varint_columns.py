@@ -122,6 +122,7 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     except IndexError:  # fewer than eight bytes follow some position
         last = len(words) - 1
     if not len(words):
+        # With eight zeros there is a word at each byte, and one more behind them.
         words = windows(np.append(data, np.zeros(8, np.uint8)), "<u8")
         last = len(words) - 2
         return words[np.clip(at, 0, last)]
@@ -159,6 +160,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         values[longer] |= tenth.astype(np.uint64) << np.uint64(63)
         sizes[longer] = 9 + has_tenth
         invalid = np.zeros(len(at), np.bool_)
+        # The tenth byte begins with bit 63.
         invalid[longer] = tenth >> max(bits - 63, 0) != 0
     if bits == VARINT_BITS:
         invalid = (sizes > 5) | (values >= np.uint64(1 << VARINT_BITS))

@@ -467,6 +467,7 @@ def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
     null."""
 
     def read(reader: Reader) -> Any:
+        """Read the byte, and the struct unless it is null."""
         return None if reader.int8() < 0 else codec.read(reader)
 
     def write(writer: Writer, value: Any) -> None:
@@ -521,10 +522,12 @@ def _text_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Valu
     encode_value: Callable[[Any], BytesLike] = utf8 if kind is STRING else byte_view
 
     def read(reader: Reader) -> Any:
+        """Read the length, and as many bytes as a str or a view; None for null."""
         length = read_length(reader)
         return None if length < 0 else take(reader, length)
 
     def read_bytes(reader: Reader) -> bytes | None:
+        """Read the length, and as many bytes as a copy; None for null."""
         length = read_length(reader)
         return None if length < 0 else bytes(reader.span(length))
 

@@ -183,7 +183,7 @@ class Reader:
             return []
         fields: list[tuple[int, int, int]] = []
         previous = -1
-        self.check_count(count, 2, MAX_TAGGED_FIELDS)
+        self.check_count(count, 2, MAX_TAGGED_FIELDS)  # at least a byte each for tag and size
         for _ in range(count):
             at = self.pos
             tag = self.unsigned_varint()
@@ -265,7 +265,8 @@ class Writer:
 
 
 def utf8(value: str) -> bytes:
-    """Encode a string. Raises EncodeError for another type, a lone surrogate or a longer one."""
+    """Encode a string. Raises EncodeError for another type, a lone surrogate, or more bytes than
+    Kafka's strings may have."""
     if not isinstance(value, str):
         raise EncodeError(f"{type(value).__name__} where a string is required")
     try:

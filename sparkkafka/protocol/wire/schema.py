@@ -230,8 +230,8 @@ def _declare(
     *,
     secret: bool = False,
 ) -> Any:
-    """Make the declaration, which `struct` gives its name. `default` is a value, or the class that
-    makes one; a `secret` is not shown by the message's repr."""
+    """Return the declaration of a field without its name, which `struct` adds. `default` is a
+    value, or the class that makes one; a `secret` is not shown by the message's repr."""
     return Field("", wire_type, default, nullable_since, secret, **keywords)
 
 
@@ -248,9 +248,9 @@ def struct(cls: type[_T]) -> type[_T]:
         if name not in ("__dict__", "__weakref__") and not isinstance(value, Field)
     }
     names = list(vars(cls).get("__annotations__", ()))
-    for name in {*names, *(name for name, value in vars(cls).items() if isinstance(value, Field))}:
-        if name not in names or not isinstance(vars(cls).get(name), Field):
-            raise TypeError(f"{cls.__name__}.{name} has no wire type, or no annotation")
+    declared = {name for name, value in vars(cls).items() if isinstance(value, Field)}
+    for name in declared.symmetric_difference(names):
+        raise TypeError(f"{cls.__name__}.{name} has no wire type, or no annotation")
     namespace |= {"__slots__": names, "__init__": _init, "__repr__": _repr, "__eq__": _eq}
     namespace["__hash__"] = None  # mutable
     message_class: Any = type(cls.__name__, cls.__bases__, namespace)
@@ -268,6 +268,7 @@ def _init(self: Any, *values: Any, **named: Any) -> None:
     parameters = ", ".join(f"{field.name}=_{field.name}" for field in declared)
     lines = ["pass"]
     for name, default in ((field.name, field.default) for field in declared):
+        # A default that is a class makes a new list or struct for each message.
         made = f"_{name}() if {name} is _{name} else " if isinstance(default, type) else ""
         lines.append(f"self.{name} = {made}{name}")
     exec(f"def __init__(self, {parameters}):\n " + "\n ".join(lines), defaults)  # noqa: S102
@@ -400,12 +401,12 @@ def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[Messag
     """Declare bytes inside a message that have versions of their own ("type": "data" in JSON)."""
 
     def decorate(cls: type[MessageT]) -> type[MessageT]:
-        """Make a struct of the class, with these versions."""
-        made = struct(cls)
-        made.API_NAME = made.__name__
-        made.MIN_VERSION, made.MAX_VERSION = versions
-        made.FLEXIBLE_SINCE = None
-        return made
+        """Return the message class with its name and versions as its attributes."""
+        message = struct(cls)
+        message.API_NAME = message.__name__
+        message.MIN_VERSION, message.MAX_VERSION = versions
+        message.FLEXIBLE_SINCE = None
+        return message
 
     return decorate
 

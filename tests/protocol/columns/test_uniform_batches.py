@@ -252,8 +252,8 @@ def test_a_grid_of_two_parts() -> None:
     """Three batches of three records: two of four bytes, one of six."""
     data = np.arange(60, dtype=np.uint8)
     parts = [
-        GridRows(0, 3, 0, GridPart(1, 3, 20, 2, 4)),
-        GridRows(0, 3, 2, GridPart(9, 3, 20, 1, 6)),
+        GridRows(0, 3, 0, GridPart(1, 2, 4, batches=3, batch_step=20)),
+        GridRows(0, 3, 2, GridPart(9, 1, 6, batches=3, batch_step=20)),
     ]
     rows = Grid(9, 2, parts).take(pa.py_buffer(data)).to_pylist()
     begins = [1, 5, 9, 21, 25, 29, 41, 45, 49]
@@ -264,7 +264,7 @@ def test_a_grid_of_two_parts() -> None:
     assert Grid(9, -1, parts).take(pa.py_buffer(data)).to_pylist() == [None] * 9
     assert Grid(9, 0, parts).take(pa.py_buffer(data)).to_pylist() == [b""] * 9
     with pytest.raises(ValueError, match="size of buffer"):
-        GridPart(1, 3, 20, 2, 18).view(data, np.uint8, bytes_each=2)
+        GridPart(1, 2, 18, batches=3, batch_step=20).view(data, np.uint8, bytes_each=2)
 
 
 def test_threads_share_the_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
