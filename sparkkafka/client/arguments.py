@@ -360,6 +360,7 @@ def find_columns(
         positions.setdefault(name, position)
 
     def find(name: str) -> int | None:
+        """Return the position of the column with this name, None if it is not written."""
         index = positions.get(name)
         return index if index is not None and fits(name, index) else None
 

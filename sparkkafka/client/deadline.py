@@ -42,6 +42,7 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
+        """Whether the time, or that of the close signal, is over."""
         signal = self.close_signal
         now_s = time.monotonic()
         return now_s >= self._at_s or (signal is not None and now_s >= signal.at_s)
@@ -129,9 +130,6 @@ class CloseSignal:
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-DRAIN_BYTES = 4096
-
-
 class Pollable(Protocol):
     """A connection on which a response is awaited."""
 
@@ -180,7 +178,7 @@ class Waker:
     def drain(self) -> None:
         """Forget earlier calls of `wake`: the next wait ends only after a later call."""
         try:
-            while len(self.receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
+            while len(self.receiver.recv(4096)) == 4096:  # there may be more
                 pass
         except OSError:  # nothing is left
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.metadata import unknown_partition_error
@@ -24,9 +24,6 @@ from sparkkafka.errors import KafkaError
 
 if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
-
-MAX_AGES_MS: Final = 5_000
-"""The longest wait for ages: a lag in offsets is useful without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +139,8 @@ class AgeReader:
             for lag in lags
             if lag.lag and lag.committed is not None and lag.earliest is not None
         }
-        timestamps_ms = self._first_timestamps(starts, deadline.sooner(MAX_AGES_MS))
+        # No longer than 5 s: a lag in offsets is useful without its age.
+        timestamps_ms = self._first_timestamps(starts, deadline.sooner(5_000))
         now_ms = time.time() * 1000
         aged = []
         for lag in lags:

@@ -55,13 +55,6 @@ MAX_OPENING_FRAME_BYTES = 512 * 1024
 """The largest frame before the broker has authenticated us, as in Kafka's brokers
 (sasl.server.max.receive.size)."""
 
-_FAMILIES = {
-    "v4": socket.AF_INET,
-    "v6": socket.AF_INET6,
-    "v4_first": socket.AF_INET,
-    "v6_first": socket.AF_INET6,
-}
-
 Peer = tuple[Any, ...]
 
 # The end of the stream without a TLS alert: a broker that stopped, or whose alert was lost because
@@ -77,7 +70,8 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     """
     where = address_text(host, port)
     preference = options.address_family  # any, v4, v6, v4_first or v6_first
-    preferred_family = _FAMILIES.get(preference, socket.AF_UNSPEC)
+    families = {"v4": socket.AF_INET, "v6": socket.AF_INET6}
+    preferred_family = families.get(preference[:2], socket.AF_UNSPEC)
     only_preferred = preference in ("v4", "v6")
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
@@ -346,7 +340,7 @@ def addresses_of(host: str) -> list[str]:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(address[4][0]) for address in addresses))
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def _no_tls_hint(prefix: str) -> str:
@@ -554,7 +548,7 @@ def _probe_tls(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
             handshake.do_handshake()
         with socket.create_connection(peer[:2], timeout=timeout_ms / 1000) as sock:
             sock.sendall(hello.read())
-            return sock.recv(5)
+            return sock.recv(5)  # the header of a TLS record
     except (OSError, ValueError):
         return b""
 
@@ -573,9 +567,11 @@ def _send_probe(
             if context is not None:
                 wrapped = context.wrap_socket(sock, server_hostname=host.removesuffix("."))
                 sock = stack.enter_context(wrapped)
-            sock.sendall(framing.send(request, version)[1])
+            _, frame = framing.send(request, version)
+            sock.sendall(frame)
             reader = ResponseReader(framing.frame_length)
-            return framing.receive(reader.read(sock, FrameBuffer(), limit))[1]
+            _, response = framing.receive(reader.read(sock, FrameBuffer(), limit))
+            return response
     except (errors.KafkaError, OSError, ValueError):
         return None
 

@@ -67,10 +67,6 @@ class HungUpError(KafkaConnectionError):
     """The other side closed the connection."""
 
 
-AHEAD_BYTES = 1024
-"""The bytes that are read together with the size of a response: small responses take one call."""
-
-
 class ResponseReader:
     """Reads responses from one socket. `frame_length` returns the size in a prefix, or raises.
 
@@ -79,9 +75,9 @@ class ResponseReader:
 
     def __init__(self, frame_length: Callable[[BytesLike], int]) -> None:
         self._frame_length = frame_length
-        # The size of the next response and what follows it; the next responses too, if they are
-        # small and came with it.
-        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        # The size of the next response and what follows it: a small response takes one call of
+        # recv. The next responses too, if they are small and came with it.
+        self._ahead = memoryview(bytearray(1024))
         self._ahead_bytes = 0
         self._view: memoryview | None = None  # the incomplete response, of which `_done` are read
         self._done = 0
@@ -145,7 +141,7 @@ class ResponseReader:
             sock.settimeout(0)
         while True:
             if self._view is None and self._ahead_bytes >= PREFIX_BYTES:
-                self._begin(buffer)
+                self._begin_response(buffer)
             view = self._view
             if view is not None and self._done == len(view):
                 self._view, self._wakes_at_mark = None, True
@@ -164,7 +160,7 @@ class ResponseReader:
             else:
                 self._done += count
 
-    def _begin(self, buffer: FrameBuffer) -> None:
+    def _begin_response(self, buffer: FrameBuffer) -> None:
         """Begin the response whose prefix has been read, with the bytes that came with it."""
         size = self._frame_length(self._ahead[:PREFIX_BYTES])
         self._view = buffer.view(size)

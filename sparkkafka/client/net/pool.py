@@ -76,9 +76,11 @@ class ReconnectBackoff:
         self._waits[node_id] = _Wait(until_s, reason, backoff)
 
     def on_success(self, node_id: int) -> None:
+        """End the backoff of this broker."""
         self._waits.pop(node_id, None)
 
     def on_refusal(self, reason: str) -> None:
+        """Delay all attempts to connect: a broker has refused the credentials."""
         self._refused_until_s = time.monotonic() + max(self._max_ms, MIN_REFUSED_MS) / 1000
         self._refusal = reason
 
