@@ -26,7 +26,6 @@ JKS: Final = b"\xfe\xed\xfe\xed"
 JCEKS: Final = b"\xce\xce\xce\xce"
 
 _DIGEST_BYTES = 20  # SHA-1
-_KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 
 
 class KeystoreError(ValueError):
@@ -80,13 +79,13 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
     keys, certificates = [], []
     for _ in range(count):  # each takes bytes, so it ends
         kind, alias, _created_ms = reader.int32(), reader.text(), reader.take(8)
-        if kind == _KEY:
+        if kind == 1:  # a private key
             protected = SecretBytes(reader.length_prefixed())
             chain = tuple(reader.certificate(version) for _ in range(reader.int32()))
             keys.append(PrivateKey(alias, protected, chain))
-        elif kind == _CERTIFICATE:
+        elif kind == 2:  # a certificate
             certificates.append(reader.certificate(version))
-        elif kind == _SECRET_KEY:
+        elif kind == 3:  # a secret key
             raise KeystoreError(
                 "it has a secret key in it, which only Java can read: keep keys for TLS in another "
                 "store"
@@ -98,8 +97,9 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
 
 def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
-    reader = _KeystoreReader(_KeystoreReader(key.protected.reveal()).der_element(_SEQUENCE))
-    algorithm, data = reader.der_element(_SEQUENCE), reader.der_element(_OCTETS)
+    sequence, octet_string = 0x30, 0x04  # tags of DER
+    reader = _KeystoreReader(_KeystoreReader(key.protected.reveal()).der_element(sequence))
+    algorithm, data = reader.der_element(sequence), reader.der_element(octet_string)
     # Sun's object identifier 1.3.6.1.4.1.42.2.17.1.1.
     if algorithm.startswith(bytes.fromhex("060a2b060104012a02110101")):
         return _decrypt_jks(data, password)
@@ -129,6 +129,7 @@ class _KeystoreReader:
         return number
 
     def text(self) -> str:
+        """Return the next text: its size in two bytes, then Java's UTF-8."""
         return self.take(struct.unpack(">H", self.take(2))[0]).decode("utf-8", "replace")
 
     def length_prefixed(self) -> bytes:
@@ -149,9 +150,6 @@ class _KeystoreReader:
         if found_tag != tag:
             raise KeystoreError("it is damaged")
         return self.take(size)
-
-
-_OCTETS, _SEQUENCE = 0x04, 0x30
 
 
 def _utf16(password: Secret) -> bytes:

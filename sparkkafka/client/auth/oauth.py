@@ -175,7 +175,7 @@ def _jwt_life_s(token: Secret) -> float | None:
     """Return the seconds until the time `exp` in the token (RFC 7519). Only the broker verifies the
     token."""
     parts = token.reveal().split(".")
-    if len(parts) != 3:
+    if len(parts) != 3:  # header, claims, signature; base64 without its padding
         return None
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
@@ -233,17 +233,17 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
     """Send one request for a token and read the response. Raises KafkaConnectionError if a retry
     may help, AuthenticationError if not."""
     server = Server(
-        str(endpoint),
-        endpoint.secure,
-        endpoint.host,
-        endpoint.port,
-        settings.tls,
-        MAX_RESPONSE_BYTES,
-        AuthenticationError,
-        "a token's",
-        settings.options.url,
-        settings.options.trust,
-        settings.options.versions,
+        name=str(endpoint),
+        secure=endpoint.secure,
+        host=endpoint.host,
+        port=endpoint.port,
+        tls=settings.tls,
+        max_response_bytes=MAX_RESPONSE_BYTES,
+        error_class=AuthenticationError,
+        response_kind="a token's",
+        url_option=settings.options.url,
+        truststore_option=settings.options.trust,
+        versions_option=settings.options.versions,
     )
     request = HttpRequest(
         "POST",
@@ -557,13 +557,12 @@ def _encode_jwt(*parts: str | bytes) -> Secret:
 
 # --- the libraries of Amazon and Google, which are extras ------------------------------------
 
-_AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
-
 
 def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     """Return a token for MSK from Amazon's signer."""
     needs = "AWS_MSK_IAM needs Amazon's signer on each machine"
-    with needs_extra(needs, "aws", error=OptionError, note=f" (or {_AWS_PACKAGE})"):
+    note = " (or aws-msk-iam-sasl-signer-python)"
+    with needs_extra(needs, "aws", error=OptionError, note=note):
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:

@@ -115,7 +115,7 @@ def scram_conversation(
     proof, expected = _client_and_server_proof(mechanism, password, salt, iterations, signed)
 
     server_final = yield SecretBytes(f"{client_final},p={proof.reveal().decode()}".encode())
-    attributes = _parse_attributes(mechanism, server_final)
+    attributes = _parse_attributes(mechanism, server_final)  # e: an error, or v: its signature
     if "e" in attributes:
         reason = printable(attributes["e"][:200])
         raise AuthenticationError(f"{mechanism}: the server refuses: {reason}")
@@ -202,7 +202,7 @@ def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
         if not equals or len(name) != 1:
             raise AuthenticationError(f"{mechanism}: the server's message is not one of SCRAM")
         attributes.setdefault(name, value)
-    if "m" in attributes:
+    if "m" in attributes:  # RFC 5802, 5.1: what a client must know, or else refuse
         extension = printable(attributes["m"][:100])
         raise AuthenticationError(f"{mechanism}: the server requires an extension: {extension}")
     return attributes
@@ -233,10 +233,6 @@ def _checked_iterations(mechanism: str, text: str) -> int:
 
 # --- GSSAPI --------------------------------------------------------------------------------------
 
-_NO_LAYER: Final = 1
-"""The security layer that leaves Kafka's messages as they are."""
-
-
 _T = TypeVar("_T")
 
 
@@ -261,12 +257,13 @@ def kerberos_conversation(
                 break
             token = context.step(response)
         offer = context.unwrap(response).message  # RFC 4752, 3.1: security layers, maximum size
-        if len(offer) != 4 or not offer[0] & _NO_LAYER:
+        no_layer = 1  # the security layer that leaves Kafka's messages as they are
+        if len(offer) != 4 or not offer[0] & no_layer:
             raise AuthenticationError(
                 "GSSAPI: the broker requires a security layer (auth-int or auth-conf), which "
                 "Kafka's clients do not have: set sasl.qop to auth there"
             )
-        yield SecretBytes(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), False).message)
+        yield SecretBytes(context.wrap(bytes((no_layer, 0, 0, 0)), False).message)
     except gssapi.exceptions.GSSError as error:
         raise _gssapi_error(error, settings, host) from None
 
@@ -362,15 +359,6 @@ def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exceptio
     )(text)
 
 
-MAX_ROUNDS = 8
-"""The longest mechanism, SCRAM, takes two. A server must not continue forever."""
-
-
-MIN_SESSION_S = 1.1
-"""Brokers refuse to re-authenticate a session that is younger than a second
-(SaslServerAuthenticator)."""
-
-
 class ConnectionSecurity(NamedTuple):
     """TLS and SASL of a connection, None if it does not use them. `context` is made from
     `tls_settings`."""
@@ -413,6 +401,7 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
     used_tokens: list[Secret] = []
 
     def token(deadline: Deadline) -> Secret:
+        """Return a token, and remember it for `forget_token`."""
         used_tokens.append(source(deadline))
         return used_tokens[-1]
 
@@ -528,10 +517,10 @@ def authenticate(
         return None
     lifetime_s = lifetime_ms / 1000
     # An idle connection re-authenticates after 85 % of the lifetime, one whose responses must be
-    # read first after 92 %. Java does it between 85 and 95 %.
+    # read first after 92 %. Java does it between 85 and 95 %. Brokers refuse that for a session
+    # that is younger than a second (SaslServerAuthenticator).
     return SessionLifetime(
-        began_at_s + max(lifetime_s * 0.85, MIN_SESSION_S),
-        began_at_s + max(lifetime_s * 0.92, MIN_SESSION_S),
+        began_at_s + max(lifetime_s * 0.85, 1.1), began_at_s + max(lifetime_s * 0.92, 1.1)
     )
 
 
@@ -550,7 +539,8 @@ def _exchange_messages(
     """Send the messages of the mechanism until the broker has accepted the user. Return the
     lifetime of the session in ms, 0 if it has no end."""
     message, lifetime_ms = next(conversation), 0
-    for _ in range(MAX_ROUNDS):
+    max_rounds = 8  # SCRAM, the longest mechanism, takes two; a server must not continue forever
+    for _ in range(max_rounds):
         # Revealed only here: the request's repr hides it.
         response = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
         if response.error_code:
@@ -568,5 +558,5 @@ def _exchange_messages(
         except AuthenticationError as error:
             raise AuthenticationError(f"{connection}: {error}") from error
     raise AuthenticationError(
-        f"{connection}: authentication with {settings.text} did not end after {MAX_ROUNDS} rounds"
+        f"{connection}: authentication with {settings.text} did not end after {max_rounds} rounds"
     )

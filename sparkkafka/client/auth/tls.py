@@ -38,18 +38,7 @@ log = logging.getLogger(__name__)
 MAX_STORE_BYTES = 16 * 2**20
 """The largest store; a bundle of all public authorities has 250 KB."""
 
-_VERSIONS: Final = dict(
-    zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
-)
-
-_CERTIFICATES = re.compile(
-    r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.+?-----END (?:TRUSTED )?CERTIFICATE-----", re.DOTALL
-)
-_REVOCATION_LISTS = re.compile(r"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-_KEY = re.compile(
-    r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
-)
-
+_CERTIFICATE = "(?:TRUSTED )?CERTIFICATE"  # for `_pem_blocks`
 
 _FileVersion = tuple[int, int]
 """Time and size of a file, which change when its certificates are renewed."""
@@ -102,7 +91,8 @@ def make_tls_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.verify and settings.check_hostname
     context.verify_mode = ssl.CERT_REQUIRED if settings.verify else ssl.CERT_NONE
-    allowed = sorted(_VERSIONS[name] for name in settings.versions)
+    by_name = zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
+    allowed = sorted(version for name, version in by_name if name in settings.versions)
     context.minimum_version, context.maximum_version = allowed[0], allowed[-1]
     if settings.cipher_suites:
         _set_ciphers(context, settings.cipher_suites)
@@ -117,8 +107,8 @@ def make_tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     """Allow only these cipher suites. Raises OptionError if OpenSSL has none of them."""
-    # Suites of TLS 1.3 are a separate list, which Python cannot set before 3.15; all of them are
-    # safe. The others may have Java's names.
+    # Suites of TLS 1.3 (TLS_AES_128_GCM_SHA256) are a separate list, which Python cannot set before
+    # 3.15; all of them are safe. The others may have Java's names (TLS_…_WITH_…).
     older = [
         _openssl_name(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name
     ]
@@ -171,7 +161,7 @@ def _load_revocation_lists(context: ssl.SSLContext, store: Store) -> None:
     list."""
     content = _read_tls_store(store)
     if _is_pem(content):
-        lists = _pem_blocks(_REVOCATION_LISTS, content)
+        lists = _pem_blocks("X509 CRL", content)
     else:
         body = base64.encodebytes(content.reveal()).decode()
         lists = [f"-----BEGIN X509 CRL-----\n{body}-----END X509 CRL-----"]
@@ -192,9 +182,9 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
     content = _read_tls_store(store)
     password = settings.key_password
     if _is_pem(content):
-        certificates = "\n".join(_pem_blocks(_CERTIFICATES, content))
+        certificates = "\n".join(_pem_blocks(_CERTIFICATE, content))
         key_content = content if key == store else _read_tls_store(key)
-        keys = [Secret(block) for block in _pem_blocks(_KEY, key_content)]
+        keys = [Secret(block) for block in _pem_blocks("[A-Z ]*PRIVATE KEY", key_content)]
         if not certificates:
             raise OptionError(f"{store} has no CERTIFICATE in it")
         if not keys:
@@ -248,7 +238,7 @@ def client_certificates(settings: TlsSettings) -> list[str]:
     store = settings.certificates
     content = _read_tls_store(store)
     if _is_pem(content):
-        return _pem_blocks(_CERTIFICATES, content)
+        return _pem_blocks(_CERTIFICATE, content)
     return _read_identity(store, content, settings.key_password).chain
 
 
@@ -256,7 +246,7 @@ def _read_certificates(store: Store) -> str:
     """Return the certificates in the store as PEM."""
     content = _read_tls_store(store)
     if _is_pem(content):
-        pem = "\n".join(_pem_blocks(_CERTIFICATES, content))
+        pem = "\n".join(_pem_blocks(_CERTIFICATE, content))
     elif java_keystore.is_java_keystore(content.reveal()):
         keystore = _open_java_keystore(store, content)
         # As Java's PKIX: the first certificate of a key's chain, which is the key's own.
@@ -301,10 +291,11 @@ def _is_pem(content: SecretBytes) -> bool:
     return b"-----BEGIN " in content.reveal()
 
 
-def _pem_blocks(pattern: re.Pattern[str], content: SecretBytes) -> list[str]:
-    """Return the blocks of the PEM text that match the pattern, for example all certificates."""
+def _pem_blocks(label: str, content: SecretBytes) -> list[str]:
+    """Return the blocks of the PEM text whose label, such as CERTIFICATE, matches a pattern."""
     text = content.reveal().decode("utf-8", "replace")
-    return [_normalize_pem(match[0]) for match in pattern.finditer(text)]
+    pattern = rf"-----BEGIN (?P<label>{label})-----.+?-----END (?P=label)-----"
+    return [_normalize_pem(match[0]) for match in re.finditer(pattern, text, re.DOTALL)]
 
 
 def _normalize_pem(block: str) -> str:
@@ -459,10 +450,8 @@ def system_message(error: BaseException) -> str:
 
 # --- messages of errors ----------------------------------------------------------------------
 
-# OpenSSL's X509_V_ERR_… codes.
-NAME_MISMATCHES: Final = (62, 64)  # OpenSSL's codes for a host name and an IP address
-_SELF_SIGNED = 18
-_UNTRUSTED = (7, _SELF_SIGNED, 19, 20, 21)  # 7: signed by another key of the same name
+# OpenSSL's X509_V_ERR_… codes, those of mismatches for a host name and an IP address.
+NAME_MISMATCHES: Final = (62, 64)
 _DATES = {
     9: "is not valid yet: compare the clocks",
     10: "has expired: it must be renewed at the server, if this machine's clock is right",
@@ -526,14 +515,15 @@ def untrusted_message(
         )
     if code in _DATES:
         return _DATES[code]
-    if code in _UNTRUSTED:
+    self_signed = 18
+    if code in (7, self_signed, 19, 20, 21):  # 7: signed by another key of the same name
         store = settings.truststore
         trusted = store.path or ("the text of " if store else "the system's authorities")
         if store and not store.path:
             trusted += store.option
         what = (
             "is self-signed, and not trusted here"
-            if code == _SELF_SIGNED
+            if code == self_signed
             else "is not signed by an authority that is trusted here"
         )
         return (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.sasl import MAX_ROUNDS, SaslSettings, SessionLifetime, authenticate
+from sparkkafka.client.auth.sasl import SaslSettings, SessionLifetime, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
     AuthenticationError,
@@ -205,7 +205,7 @@ def test_a_conversation_without_end() -> None:
 
             return go_on()
 
-    script = Script(OFFERED, *[said() for _ in range(MAX_ROUNDS)])
+    script = Script(OFFERED, *[said() for _ in range(8)])
     with pytest.raises(AuthenticationError, match="did not end after 8 rounds"):
         run(script, Endless("PLAIN"))
     assert script.responses == []
