@@ -300,7 +300,8 @@ class Cluster:
         Returns {topic: error code} of those that have no metadata. Raises what `call` raises; with
         `once` it does not retry.
         """
-        return self._refresh(list(names), deadline, once=once)[1]
+        _, failed = self._refresh(list(names), deadline, once=once)
+        return failed
 
     def unknown_since_s(self, names: Iterable[str], began_at_s: float) -> dict[str, float]:
         """Return the monotonic time since which each of these topics counts as unknown, in an
@@ -531,7 +532,7 @@ class Cluster:
         """Request metadata (None: of all topics) into the cache. Returns the topics, and {topic:
         error code} of those that have none."""
         requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        creates = self.options.allow_auto_create_topics  # only named topics
+        creates = self.options.allow_auto_create_topics  # brokers create only those that are named
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=creates)
         what = f"metadata of {some_topics(names)}"
         response = self.call(request, deadline=deadline, what=what, once=once)

@@ -44,17 +44,11 @@ _SOURCES = {
     8: "DYNAMIC_GROUP_CONFIG",
 }
 # DescribeConfigsResponse.ConfigType
-_CONFIG_TYPES = {
-    1: "BOOLEAN",
-    2: "STRING",
-    3: "INT",
-    4: "SHORT",
-    5: "LONG",
-    6: "DOUBLE",
-    7: "LIST",
-    8: "CLASS",
-    9: "PASSWORD",
-}
+_CONFIG_TYPES = dict(
+    enumerate(
+        ("BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD"), 1
+    )
+)
 
 # AlterConfigOp.OpType
 OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
@@ -125,15 +119,18 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
         self._types = types
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return what version 1 added: types."""
         has_others = self._types != ["client_metrics"]
         return {"listing resources other than client_metrics": 1} if has_others else {}
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request for the resources of the chosen types; none chosen: of all types."""
         # Version 0 has no types, and lists client_metrics.
         numbers = [RESOURCE_TYPES[name] for name in self._types] if version else []
         return messages.ListConfigResourcesRequest(resource_types=numbers)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return all resources in the response, sorted, as the value of the only item."""
         resources = sorted(map(_resource, response.config_resources))
         return [(item, Outcome(0, resources)) for item in items]
 
@@ -190,6 +187,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         ]
 
     def needed_versions(self, item: ConfigResource) -> Mapping[str, int]:
+        """Return what version 3 of DescribeConfigs added, if it is requested."""
         return {"documentation of settings": 3} if self._documentation else {}
 
     def needed_acl(self, item: ConfigResource) -> str:
@@ -237,6 +235,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
         self._validate_only = validate_only
 
     def needed_versions(self, item: ConfigResource) -> Mapping[str, int]:
+        """Return the use of this request, for brokers that have no version of it."""
         return {"changing single settings (KIP-339)": 0}
 
     def build(self, items: Sequence[ConfigResource], version: int) -> Any:
@@ -261,6 +260,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
         )
 
     def read(self, response: Any, items: Sequence[ConfigResource]) -> Outcomes[ConfigResource]:
+        """Return the error code of each resource: 0 if its settings were changed."""
         return [(_resource(row), Outcome.of(row)) for row in response.responses]
 
     def needed_acl(self, item: ConfigResource) -> str:

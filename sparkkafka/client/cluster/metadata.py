@@ -118,10 +118,10 @@ def missing_topics_text(names: Sequence[str], nearest: Mapping[str, str] | None 
 
 def nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
     """Return "the nearest is b", "the nearest: b for a, d for c", or "" for a message."""
-    pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
-    if pairs and len(names) == 1:
-        return f"the nearest is {pairs[0][1]}"
-    return f"the nearest: {', '.join(f'{b} for {a}' for a, b in pairs)}" if pairs else ""
+    found = {name: nearest[name] for name in names if nearest and name in nearest}
+    if found and len(names) == 1:
+        return f"the nearest is {found[names[0]]}"
+    return f"the nearest: {', '.join(f'{b} for {a}' for a, b in found.items())}" if found else ""
 
 
 def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str, str]:
@@ -256,6 +256,7 @@ class Metadata:
             self.coordinators.clear()
 
     def mark_stale(self, topic: str) -> None:
+        """Mark the metadata of a topic as probably outdated, if it is in the cache."""
         with self._lock:
             if topic in self.topics:
                 self.stale.add(topic)

@@ -162,6 +162,7 @@ def checked_timestamp(tp: TopicPartition, spec: OffsetSpec) -> int:
             f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {spec!r}"
         )
     number = checked_int(spec.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
+    # The lowest of the numbers that are no times, in the class methods.
     if not constants.EARLIEST_PENDING_UPLOAD <= number < 1 << 63:
         raise OptionError(f"the spec of {tp}: no {spec!r}: use OffsetSpec's class methods")
     return number

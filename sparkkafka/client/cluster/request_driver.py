@@ -48,15 +48,6 @@ ANY_BROKER = None
 
 NO_VERSION = -1
 
-_DENIED = frozenset(
-    {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-
 
 class Outcome(NamedTuple):
     """What a broker answers about one item: an error code, or with code 0 a value."""
@@ -137,7 +128,13 @@ class ApiHandler(Generic[K, V]):
         """Return a broker's error with a message that says what to do."""
         if error.code in self.hints:
             return BrokerError(error.code, error.where, self.hints[error.code])
-        if error.code in _DENIED and (grant := self.needed_acl(item)):
+        denied = (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        )
+        if error.code in denied and (grant := self.needed_acl(item)):
             return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error
 
@@ -385,7 +382,7 @@ class _Attempt(Generic[K, V]):
             try:
                 if connection in timeouts:  # the connection is closed: the timeout is clearer
                     raise timeouts[connection]
-                response = connection.receive(self._request_deadline)[1]
+                _, response = connection.receive(self._request_deadline)
                 throttle(response, self._deadline)
             except KafkaError as error:
                 if isinstance(error, KafkaTimeoutError):
@@ -545,6 +542,7 @@ class ToController:
         return dict.fromkeys(items, self._cluster.controller(deadline))
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
+        """Look up the controller again: it may have moved."""
         self._cluster.metadata.controller_id = None
 
 
@@ -622,6 +620,7 @@ class ToLeader:
         return error
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
+        """Look up the leaders of the topic again: the partition's may have moved."""
         self._cluster.mark_stale(self._partition_of(item).topic)
 
 
@@ -672,6 +671,7 @@ class ToBroker:
         }
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
+        """Request metadata before the next attempt."""
         # It may have another address now, or be gone.
         self._needs_metadata = True
 
@@ -691,10 +691,6 @@ def _no_broker_error(cluster: Cluster, node_id: int) -> KafkaConnectionError:
 FOR_GROUP = 0
 FOR_TRANSACTION = 1
 
-_WRONG_COORDINATOR = frozenset(
-    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT}
-)
-
 VERSION_WITH_LIST = 4  # several keys in one request (KIP-699)
 
 
@@ -708,14 +704,17 @@ class _FindCoordinator(ApiHandler[str, int]):
         self._kind = kind
 
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        """Make one request, or for old brokers one for each key."""
         return [items] if version >= VERSION_WITH_LIST else [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request for the coordinators of these keys; old versions take one key."""
         if version >= VERSION_WITH_LIST:
             return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=list(items))
         return FindCoordinatorRequest(key_type=self._kind, key=items[0])
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the node id of each key's coordinator, or its error."""
         if not response.coordinators:  # before VERSION_WITH_LIST the response is about one key
             return [(items[0], self._cache(items[0], response))] if len(items) == 1 else []
         return [(row.key, self._cache(row.key, row)) for row in response.coordinators]
@@ -778,6 +777,11 @@ class ToCoordinator:
         return {item: nodes[key] for item, key in keys.items()}
 
     def on_failure(self, item: Any, error: KafkaError) -> None:
+        """Look up the coordinator again if the broker may not be it."""
         # With other errors the broker is the coordinator (Java's CoordinatorStrategy).
-        if not isinstance(error, BrokerError) or error.code in _WRONG_COORDINATOR:
+        if not isinstance(error, BrokerError) or error.code in (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.REQUEST_TIMED_OUT,
+        ):
             self._cluster.coordinators.pop((self._kind, self._key_of(item)), None)

@@ -168,7 +168,8 @@ class TopicLookup:
             elif count is not None and tp.partition >= count:
                 error = unknown_partition_error(tp, count)
                 since_s = self._missing_partitions_since_s.get(tp, -math.inf)
-                if (now_s - since_s) * 1000 > 2 * UNKNOWN_TOPIC_GRACE_MS:  # not asked for meanwhile
+                # So long ago, it is from an earlier lookup, which nobody continued.
+                if (now_s - since_s) * 1000 > 2 * UNKNOWN_TOPIC_GRACE_MS:
                     self._missing_partitions_since_s[tp] = since_s = now_s
                 if (now_s - since_s) * 1000 < UNKNOWN_TOPIC_GRACE_MS:
                     partition.back_off(error)
