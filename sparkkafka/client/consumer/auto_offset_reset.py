@@ -122,7 +122,8 @@ class AutoOffsetReset:
             if state.log_bounds is None:
                 first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
                 state.log_bounds = LogBounds(first[tp], end[tp], end[tp])
-            log_text = f"the log has offsets [{state.log_bounds[0]}, {state.log_bounds[1]})"
+            bounds = state.log_bounds
+            log_text = f"the log has offsets [{bounds.log_start_offset}, {bounds.high_watermark})"
         except KafkaError as error:
             log_text = f"the offsets of the log are not known ({error})"
         return NoOffsetError(

@@ -309,6 +309,7 @@ class PollLoop:
                 state.error = None
                 if isinstance(error, errors.CorruptRecordError):
                     error = _with_advice(error, state.tp, state.position or 0)
+                # With the error gone, the next poll looks for the position again.
                 self._subscription.may_lack_positions = True
                 self._subscription.end_turn(state)
                 raise error from error.__cause__
@@ -780,10 +781,7 @@ class Consumer(arguments.ClientBase):
 
 def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return a list of partitions whose topics a request can hold. Raises OptionError."""
-    listed = arguments.checked_list(
-        value, TopicPartition, "partitions", 'TopicPartition("orders", 0)'
-    )
-    return [_partition(partition, "partitions") for partition in listed]
+    return [_partition(tp, "partitions") for tp in arguments.checked_partitions(value)]
 
 
 def _partition(value: TopicPartition, what: str) -> TopicPartition:

@@ -238,16 +238,17 @@ class ConsumerCoordinator(RebalanceHooks):
                 raise
             log.info("group %s: its coordinator is not known yet: %s", group_id, error)
             return False
-        has_it = connection.features.get("group.version", 0) >= 1 and connection.supports(
+        # In version 1 the member makes its own id (KIP-1082).
+        has_kip_848 = connection.features.get("group.version", 0) >= 1 and connection.supports(
             ConsumerGroupHeartbeatRequest, 1
         )
-        self._options = replace(options, group_protocol="consumer" if has_it else "classic")
+        self._options = replace(options, group_protocol="consumer" if has_kip_848 else "classic")
         log.info(
             "group %s: group.protocol=auto chose %s: %s %s KIP-848 (group.version)",
             group_id,
             self._options.group_protocol,
             connection,
-            "has" if has_it else "does not have",
+            "has" if has_kip_848 else "does not have",
         )
         self._member = make_member(self._options, self, self._cluster, self._wake, self._metrics)
         self._member.subscribe(self.topics)
@@ -257,7 +258,7 @@ class ConsumerCoordinator(RebalanceHooks):
     def step_wait_s(self) -> float:
         """Seconds until `poll` must be called again: to restart max.poll.interval.ms, and to commit
         automatically. If something happens in the group, `wake` is called earlier."""
-        waits_s = [self._options.max_poll_interval_ms / 1000 / 3]
+        waits_s = [self._options.max_poll_interval_ms / 1000 / 3]  # well before it is over
         if self._options.enable_auto_commit:
             # The shortest time between commits of a poll that waits, even if
             # auto.commit.interval.ms is less.
@@ -360,6 +361,7 @@ class ConsumerCoordinator(RebalanceHooks):
         return {tp: committed.get(tp) for tp in partitions}
 
     def _schedule_auto_commit(self) -> None:
+        """Let the next automatic commit be due after auto.commit.interval.ms."""
         interval_s = self._options.auto_commit_interval_ms / 1000
         self._commit_at_s = time.monotonic() + interval_s
 
@@ -568,9 +570,9 @@ class AsyncCommits:
         """Give up the commits that have not ended; `run_callbacks` passes the error to their
         callbacks."""
         self._close_signal.close_in(0)
-        if not self.wait(Deadline(100)):
+        if not self.wait(Deadline(100)):  # the thread waits for a socket, which has no signal
             self._close_signal.cut_sockets()
-        if self.wait(Deadline(1_000)):
+        if self.wait(Deadline(1_000)):  # else the thread still uses it
             self._cluster.close()
 
     def _commit_all(self) -> None:

@@ -230,7 +230,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             # Up to this version a Fetch has no rack, so the leader names no replica.
             return connection.choose_version(FetchRequest, 10)
         if any(self._cluster.topic_id(state.tp.topic) is None for state in states):
-            return connection.choose_version(FetchRequest)
+            return connection.choose_version(FetchRequest)  # its usual versions have names
         return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:

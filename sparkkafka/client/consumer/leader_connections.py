@@ -232,7 +232,7 @@ class LeaderFetcher(ABC, Generic[LeaderT]):
         ]
         for _, connection in waiting:
             connection.prepare_to_poll()
-        ready = poll_connections([row[1] for row in waiting], wait_s, self._waker)
+        ready = poll_connections([connection for _, connection in waiting], wait_s, self._waker)
         for leader, connection in waiting:
             wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
             limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000

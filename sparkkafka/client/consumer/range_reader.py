@@ -129,7 +129,7 @@ class RangeReader:
             options = replace(options, fetch_max_bytes=max_bytes)
         self._options = options
         self._fetcher = Fetcher(cluster, options, self._subscription, for_task=True)
-        if any(is_open.end for is_open in self._open_bounds.values()):
+        if any(open_bounds.end for open_bounds in self._open_bounds.values()):
             # The broker of an empty partition would wait for records before it answers. (With 0
             # Tansu answers without looking for records.)
             self._fetcher.options = replace(options, fetch_max_wait_ms=1)
@@ -216,32 +216,32 @@ class RangeReader:
 
     def _set_open_bounds(self, deadline: Deadline) -> None:
         """Set the open bounds of ranges to the offsets in the leaders' first responses."""
-        for tp, is_open in list(self._open_bounds.items()):
+        for tp, open_bounds in list(self._open_bounds.items()):
             state = self._subscription.state(tp)
             bounds = state.log_bounds
             if bounds is None:  # the leader has not answered yet
                 continue
-            if is_open.whole_log and 0 <= bounds.log_start_offset < self._starts[tp]:
+            if open_bounds.whole_log and 0 <= bounds.log_start_offset < self._starts[tp]:
                 # The start of a log only moves forward, so this is the log of a new topic. (The
                 # position may have moved already, over records that a reader does not see.)
                 self._starts[tp] = bounds.log_start_offset
                 state.seek(bounds.log_start_offset)
                 state.log_bounds = None
                 continue
-            if is_open.end:
+            if open_bounds.end:
                 self._ends[tp] = self._end_of_log(tp, bounds, deadline)
                 state.stop_at(self._ends[tp])
             if self._topic_ids[tp] is None:  # from now on a recreated topic is data loss
                 self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
             self._forget_open_bounds(tp)
-            if is_open.end and self._starts[tp] > self._ends[tp]:
+            if open_bounds.end and self._starts[tp] > self._ends[tp]:
                 self._skip_rest(state, f"the log ends at {self._ends[tp]}")
 
     def _forget_open_bounds(self, tp: TopicPartition) -> None:
         """Fix the bounds of a range as they are now. Once no range has an open end, restore
         fetch.max.wait.ms, which `__init__` has lowered for them."""
         self._open_bounds.pop(tp, None)
-        if not any(is_open.end for is_open in self._open_bounds.values()):
+        if not any(open_bounds.end for open_bounds in self._open_bounds.values()):
             self._fetcher.options = self._options
 
     def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
@@ -290,19 +290,15 @@ class RangeReader:
         # long first: from its first response, since electing it may have taken longer.
         short_log_ms = min(10_000, self._poll_timeout_ms / 2)
         for state in list(self._subscription):
-            bounds, position = state.log_bounds, state.position or 0
+            position = state.position or 0
+            log_end = -1 if state.log_bounds is None else state.log_bounds.high_watermark
             if state.replica.node_id is not None and deadlines.lagging_replica.expired:
                 log.info("%s: back to the leader: no record from %d on", state.tp, position)
                 state.replica.return_to_leader()
-            elif (
-                bounds is not None
-                and 0 <= bounds.high_watermark <= position
-                and (
-                    is_late
-                    or deadlines.short_logs.setdefault(state.tp, Deadline(short_log_ms)).expired
-                )
+            elif 0 <= log_end <= position and (
+                is_late or deadlines.short_logs.setdefault(state.tp, Deadline(short_log_ms)).expired
             ):
-                self._skip_rest(state, f"the log ends at {bounds.high_watermark}")
+                self._skip_rest(state, f"the log ends at {log_end}")
             elif is_late and isinstance(state.last_failure, errors.UnknownTopicError):
                 self._skip_rest(state, f"the broker says: {state.last_failure}")
             elif is_late:
@@ -330,7 +326,7 @@ class RangeReader:
             f"{self._poll_timeout_ms / 1000:g} s ({POLL_TIMEOUT}), though the range "
             f"ends at {self._end_text(tp)}; the broker reports high watermark "
             f"{bounds.high_watermark} and last stable offset {bounds.last_stable_offset}"
-            + ("; an open transaction may hold read_committed readers back" * is_held_back)
+            + ("; an open transaction may hold read_committed readers back" if is_held_back else "")
         )
 
     # --- data loss --------------------------------------------------------------------------
@@ -369,25 +365,25 @@ class RangeReader:
         tp, position = state.tp, state.position or 0
         first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
         earliest, latest = first[tp], end[tp]
-        is_open = self._open_bounds.get(tp, NO_OPEN_BOUNDS)
+        open_bounds = self._open_bounds.get(tp, NO_OPEN_BOUNDS)
         if earliest <= position <= latest:  # the leader had not caught up
             state.seek(position)
             lagging = errors.BrokerError(errors.ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {tp}")
             self._fetcher.retry(state, lagging)
             return
-        if is_open.whole_log or (is_open.start and position < earliest):
+        if open_bounds.whole_log or (open_bounds.start and position < earliest):
             log.info("%s: from the start of the log, offset %d", tp, earliest)
             self._starts[tp] = earliest
             state.seek(earliest)
             # Otherwise `_set_open_bounds` would move the start once more: brokers other than
             # Kafka's may answer a Fetch with an earlier log_start_offset.
-            self._open_bounds[tp] = is_open._replace(whole_log=False)
+            self._open_bounds[tp] = open_bounds._replace(whole_log=False)
             return
         available = (
             f"available are [{earliest}, {latest}). Retention deleted them, or the topic was "
             "recreated"
         )
-        if position < earliest and (is_open.end or earliest < self._ends[tp]):
+        if position < earliest and (open_bounds.end or earliest < self._ends[tp]):
             self._skip_lost(state, earliest, available)
         else:
             self._skip_rest(state, available)

@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, HEADERS_TYPE, DecodedRecords
+from sparkkafka.protocol.constants import MAX_INT64
 from sparkkafka.protocol.records.arrow import from_numpy, or_zero, repeat_text
+
+_HEADERS_AT_ONCE = 1 << 12  # the number of headers that are converted together, in about 1 ms
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -36,9 +39,6 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
-
-_HEADERS_AT_ONCE = 1 << 12  # the number of headers that are converted together, in about 1 ms
-_MAX_MS = (2**63 - 1) // 1000  # the latest time in microseconds
 
 Header = tuple[str, bytes | None]
 
@@ -208,12 +208,10 @@ def _headers_of(column: pa.Array | None, start: int, stop: int) -> Iterator[tupl
     rows = column.slice(start, stop - start)
     # All headers of many rows together: a dict for each would take ten times as long.
     values = rows.flatten()
+    step = _HEADERS_AT_ONCE
     pairs = chain.from_iterable(
         zip(headers.field(0).to_pylist(), headers.field(1).to_pylist(), strict=True)
-        for headers in (
-            values.slice(first, _HEADERS_AT_ONCE)
-            for first in range(0, len(values), _HEADERS_AT_ONCE)
-        )
+        for headers in (values.slice(first, step) for first in range(0, len(values), step))
     )
     # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)
     lengths = or_zero(rows.value_lengths()).tolist()
@@ -312,6 +310,7 @@ def _topic_column(topic: str) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def _partition_column(partition: int) -> pa.Array:
+    """Return a column of CHUNK_RECORDS rows, which callers slice without a copy."""
     return from_numpy(np.full(CHUNK_RECORDS, partition, np.int32))
 
 
@@ -363,8 +362,9 @@ def times_as_us(columns: DecodedRecords, where: str) -> pa.Array:
     times_ms, time_type = columns.timestamps_ms, RECORD_SCHEMA.field("timestamp").type
     if times_ms is None:
         return pa.nulls(len(columns), time_type)
-    if len(times_ms) and (times_ms.max() > _MAX_MS or times_ms.min() < -_MAX_MS):
-        row = int(np.argmax((times_ms > _MAX_MS) | (times_ms < -_MAX_MS)))
+    max_ms = MAX_INT64 // 1000  # the latest time in microseconds
+    if len(times_ms) and (times_ms.max() > max_ms or times_ms.min() < -max_ms):
+        row = int(np.argmax((times_ms > max_ms) | (times_ms < -max_ms)))
         raise DecodeError(
             f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {where} offset {int(columns.offsets[row])}: the "
             f"timestamp {int(times_ms[row])} ms does not fit into the microseconds of Arrow and "

@@ -190,6 +190,7 @@ class PartitionState:
             return self.lookup is not None
         if self.paused or self.fetch_offset >= self.selection.end_offset:
             return False
+        # No more than two responses are buffered, and only one that has not been decoded.
         if is_draining and len(self._fetched) <= 1:
             return True
         return all(fetched.is_decoded for fetched in self._fetched)
@@ -229,7 +230,7 @@ class PartitionState:
             fetched.selection = self.selection
 
     def drop(self) -> None:
-        """Drop what is buffered."""
+        """Drop what is buffered: the next request fetches from the position on."""
         for fetched in self._fetched:
             fetched.drop()
         self._fetched.clear()
