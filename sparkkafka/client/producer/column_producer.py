@@ -37,9 +37,6 @@ from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SingleTransaction
 
-_HELD_SHARE = 0.5
-"""The share of buffer.memory that columns can use. The rest is for records in flight."""
-
 
 def _raise_failure(error: KafkaError) -> KafkaError:
     """Raise the error of a batch, because the first failure ends the producer."""
@@ -77,8 +74,8 @@ class ColumnProducer:
         self._step_at_s = 0.0  # before it the sender makes no step unless memory is missing
         self._failure: KafkaError | None = None
         self.held_bytes = 0
-        """The bytes of columns that the caller holds. They count as buffered, up to
-        `_HELD_SHARE`."""
+        """The bytes of columns that the caller holds. They count as buffered, up to half of
+        buffer.memory: the rest is for records in flight."""
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -167,7 +164,7 @@ class ColumnProducer:
         """Send what is ready; wait for acknowledgements only if buffer.memory is exceeded. Raises
         KafkaTimeoutError after max.block.ms."""
         buffer_memory = self._options.buffer_memory
-        limit_bytes = buffer_memory - min(self.held_bytes, int(buffer_memory * _HELD_SHARE))
+        limit_bytes = buffer_memory - min(self.held_bytes, buffer_memory // 2)
         if self.buffered_bytes <= limit_bytes:
             # A step visits every partition with something to send, and there can be thousands: not
             # after each handful of rows.

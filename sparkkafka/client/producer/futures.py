@@ -354,7 +354,7 @@ class TopicRecords:
         self._failures.append(failure)
         selector = _as_selector(indexes)
         self._partitions[selector] = partition
-        offsets[selector] = _FAILED - (len(self._failures) - 1)
+        offsets[selector] = _FAILED - (len(self._failures) - 1)  # the index of this failure
         self.notifier.add_failure(failure)
         self._complete(indexes)
 

@@ -38,11 +38,9 @@ log = logging.getLogger(__name__)
 
 CLOSED = "the producer was closed before they were delivered"
 MIN_LOOKUP_MS = 1_000  # for metadata, however short max.block.ms is
-MAX_SLEEP_S = 1.0
-
-MAX_NAMED = 3
-
-CLOSE_IN_ERROR_S = 1.0
+MAX_SLEEP_S = 1.0  # of the thread, when it has nothing to do
+MAX_NAMED = 3  # topics, partitions or failures in one message
+CLOSE_IN_ERROR_S = 1.0  # for the records of a producer that an exception, or nobody, closes
 _UNCLOSED = "a Producer was not closed: call close(), or use it under `with` or `async with`"
 
 _running_threads: weakref.WeakSet[ProducerThread] = weakref.WeakSet()
@@ -309,7 +307,7 @@ class ProducerThread:
             result = action()
         except BaseException as error:
             future.set_exception(error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception):  # SystemExit and the like: the thread must end
                 raise
         else:
             future.set_result(result)
@@ -482,6 +480,7 @@ class ProducerThread:
 def close_collected(thread: ProducerThread, process_id: int) -> None:
     """End the thread of a producer that was garbage-collected: it delivers what it can within
     CLOSE_IN_ERROR_S, and logs what it could not. Warns if nobody closed the producer."""
+    # In a child process of a fork: the thread, and its records, stayed with the parent.
     if os.getpid() != process_id:
         return
     is_closed = thread.is_stopping

@@ -206,7 +206,7 @@ class PartitionQueue:
 
     def reset_producer_id(self) -> None:
         """Drop the producer id: no batch is sent before `assign_producer_id`."""
-        if self.state is QueueState.GAP:
+        if self.state is QueueState.GAP:  # the gap is in the numbers of the old id
             self.state = QueueState.DRAINING
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -276,7 +276,7 @@ class PartitionQueue:
         """Remove a batch that the broker has written, at this offset if it is not -1."""
         if batch.in_flight:
             self.on_response(batch)
-        if batch is self.batches[0]:
+        if batch is self.batches[0]:  # else the broker may know the id by this batch only
             self._broker_knows_id_until_s = time.monotonic() + PRODUCER_STATE_S
         for earlier in self.batches:
             if earlier is batch:

@@ -39,11 +39,6 @@ from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
 ROWS_OF = "this task"  # errors say "row 7 of this task"
-_NULL_TOPIC = (
-    "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option for setting a "
-    "topic."
-)
-
 STICKY_RECORD_BYTES = 16
 """The bytes that a record counts in addition to its value, so that tombstones also count."""
 
@@ -132,7 +127,11 @@ class Partitioner:
         first_row = self._seen_rows
         self._seen_rows += rows.length
         columns = rows.checked_columns(timestamp_ms, first_row, ROWS_OF)
-        topics, topic_of_row = rows.topic_codes(first_row, ROWS_OF, _NULL_TOPIC)
+        null_text = (
+            "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option for "
+            "setting a topic."
+        )
+        topics, topic_of_row = rows.topic_codes(first_row, ROWS_OF, null_text)
         self._update_counts(topics)
         partitions = None
         if rows.partitions is not None:
@@ -316,7 +315,8 @@ class Partitioner:
         count = self._counts[name]
         first, targets = self._first_partition(name, count), self._targets(name, count)
         starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))
-        # The sticky partition changes every `sticky_bytes`. `cuts` are the first rows of the next.
+        # The sticky partition changes every `sticky_bytes`: run 0, 1, 2, … goes to one partition.
+        # `cuts` are the first rows of the runs after the first one here.
         first_run, last_run = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
         runs = range(first_run + 1, last_run + 1) if len(targets) > 1 else ()
         cuts = np.searchsorted(starts, np.array(runs, np.int64) * self._sticky_bytes).tolist()

@@ -88,6 +88,7 @@ class InputRows(NamedTuple):
         """
 
         def cast(position: int | None, arrow_type: pa.DataType) -> pa.Array | None:
+            """Return the column at this position as a column of this type; None without one."""
             return None if position is None else _cast(batch.column(position), arrow_type)
 
         partitions = timestamps = None
@@ -350,9 +351,10 @@ class TableRecords(TopicRecords):
         self._columns: RecordColumns | None = columns._replace(timestamps_ms=self.times_ms)
         self._named_partitions = partitions
         self.numbers = numbers
-        self.size_bytes = size_estimate(columns)[0]
+        self.size_bytes, _ = size_estimate(columns)
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
+        """Return the rows and the partitions that they name, once."""
         columns, self._columns = self._columns, None
         if columns is None:
             raise RuntimeError("the rows were taken already")
@@ -364,14 +366,12 @@ class TableRecords(TopicRecords):
 FIELDS = ("topic", "value", "key", "headers", "partition", "timestamp_ms")
 _FIELDS = frozenset(FIELDS)
 _USUAL_FIELDS = frozenset({"value", "key"})
-_PLAIN_TYPES = frozenset({bytes, type(None)})
-
 
 _Rare = tuple[Headers, int | None, int | None]
 """Headers, partition and timestamp of a record that has one of them."""
 
 
-def _parsed(
+def _parse_record(
     record: Any, topic: str | None
 ) -> tuple[str | None, bytes | None, bytes | None, int, _Rare | None]:
     """Check a record of a series, whose topic is `topic`. Return the record's topic, its value and
@@ -427,14 +427,14 @@ def series_records(
             f"{type(series).__name__}: of one record, call send"
         )
     items = list(series)
-    if topic is not None and _PLAIN_TYPES.issuperset(map(type, items)):
+    if topic is not None and {bytes, type(None)}.issuperset(map(type, items)):
         return _value_records(items, topic, partition, notifier, options, max_bytes)
     parts: list[AppendedRecords] = []
     open_parts: dict[str, AppendedRecords] = {}
     limit_bytes, now_s = max_record_bytes(options), time.time()
     for number, record in enumerate(items):
         try:
-            name, value, key, size, rare = _parsed(record, topic)
+            name, value, key, size, rare = _parse_record(record, topic)
             if name is None:
                 raise OptionError("it has no topic, and the series has none: name one of the two")
         except OptionError as error:

@@ -155,7 +155,7 @@ class SendBuffer:
             while True:
                 fits = self.has_memory(size_bytes)
                 gathers = time.monotonic() < gather_until_s
-                if fits and not (gathers and not self.has_memory(self.limit_bytes // 2)):
+                if fits and (not gathers or self.has_memory(self.limit_bytes // 2)):
                     break
                 self.wake()
                 if not fits and (hint or deadline.expired):
@@ -274,13 +274,6 @@ JOIN_S = 1.0
 MAX_SCALAR_RECORDS = 256
 """Up to here, records that came one by one are partitioned and encoded one by one, which takes less
 time than columns of them: half of it without keys, nine tenths with keys."""
-
-_GROUP_BYTES = 4 << 20
-"""The maximum bytes of batches that are encoded together. All of them stay in memory until the last
-is acknowledged."""
-
-_OWN_GROUP_BYTES = 256 << 10
-"""Records of one partition of this size are encoded on their own, which saves a copy."""
 
 
 class RowRange(NamedTuple):
@@ -436,22 +429,24 @@ class RecordAccumulator:
         return dropped
 
     def _close(self, due: list[_OpenBatch]) -> None:
-        """Encode the full batches, then those in `due`, and pass them to `on_closed`: in groups of
-        about _GROUP_BYTES, and large batches one by one."""
+        """Encode the full batches, then those in `due`, in groups, and large batches one by one.
+        Pass all of them to `on_closed`."""
         if not (due or self._full):
             return
+        max_group_bytes = 4 << 20  # they stay in memory until the last one is acknowledged
+        own_group_bytes = 256 << 10  # encoding such a batch on its own saves a copy
         closed, self._full = [*self._full, *due], []
         group: list[_OpenBatch] = []
         group_bytes = 0
         for batch in closed:
-            if group and batch.size_bytes >= _OWN_GROUP_BYTES:
+            if group and batch.size_bytes >= own_group_bytes:
                 # The group first: it may have an earlier batch of the same partition.
                 self._encode(group)
                 group, group_bytes = [], 0
             group.append(batch)
             self.pending_bytes -= batch.size_bytes
             group_bytes += batch.size_bytes
-            if batch.size_bytes >= _OWN_GROUP_BYTES or group_bytes >= _GROUP_BYTES:
+            if batch.size_bytes >= own_group_bytes or group_bytes >= max_group_bytes:
                 self._encode(group)
                 group, group_bytes = [], 0
         if group:

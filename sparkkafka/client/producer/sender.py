@@ -72,15 +72,10 @@ MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
 """If a leader accepts no bytes of a request for this long, the rest of it is sent later, so that
 other leaders do not wait."""
-ZSTD_PRODUCE_VERSION = 7  # KIP-110
 TOPIC_ID_VERSION = 13  # of Produce: topic ids replace names (KIP-516)
-LARGE_REQUEST_BYTES = 128 << 10
-"""Below it a broker does not close a connection for the size of a request."""
-EPOCH_LIMIT = (1 << 15) - 1
-MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
+MIN_ATTEMPT_MS = 1_000
 """The shortest timeout of a request for metadata or a producer id, and of a connection, even if a
-batch expires sooner. It grows while batches expire without a response, since they must not cut
-short every attempt to reach a slow broker."""
+batch expires sooner."""
 
 
 class SenderTransaction(Protocol):
@@ -424,7 +419,7 @@ class Sender:
     def _next_epoch(self, queue: PartitionQueue) -> None:
         """Continue at sequence 0 of the next epoch after a gap in the sequence numbers. This needs
         no request, but after the last epoch the next batch requests a new producer id."""
-        if queue.producer_epoch + 1 < EPOCH_LIMIT:
+        if queue.producer_epoch + 1 < (1 << 15) - 1:  # the largest int16
             queue.assign_producer_id(queue.producer_id, queue.producer_epoch + 1)
         else:
             queue.reset_producer_id()
@@ -563,7 +558,7 @@ class Sender:
         except KafkaError as error:
             self._on_connection_lost(node_id, error, ready)
             return None
-        if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, ZSTD_PRODUCE_VERSION):
+        if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, 7):  # KIP-110
             return connection
         too_old = UnsupportedVersionError(
             f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
@@ -711,7 +706,7 @@ class Sender:
         sizes = (sum(batch.wire_bytes for batch in request.batches) for request in requests)
         largest_bytes = max(sizes, default=0)
         is_closed = isinstance(error, KafkaConnectionError) and error.retriable
-        if is_closed and largest_bytes >= LARGE_REQUEST_BYTES:
+        if is_closed and largest_bytes >= 128 << 10:  # smaller ones are no reason to close
             # A broker gives no other response to a request above its socket.request.max.bytes.
             error = KafkaConnectionError(
                 f"{error}; the largest Produce request without a response had {largest_bytes} "
@@ -933,8 +928,9 @@ class Sender:
         now_s = time.monotonic()
         least_ms: float = MIN_ATTEMPT_MS
         if self._expiring_since_s is not None:
+            # Batches that expire must not cut short every attempt to reach a slow broker.
             expiring_ms = (now_s - self._expiring_since_s) * 1000
-            least_ms = min(max(least_ms, expiring_ms), MAX_MIN_ATTEMPT_MS)
+            least_ms = min(max(least_ms, expiring_ms), 6_000)
         return max(least_ms, (self._expiry_at_s - now_s) * 1000)
 
     def expire(self) -> None:

@@ -170,6 +170,7 @@ class RequestEach(ApiHandler[str, Any]):
         return self.requests[items[0]]
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the response as the value of the only item, a transactional id."""
         return [(items[0], Outcome(0, response))]
 
     def name(self, item: str) -> str:
@@ -405,6 +406,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
         )
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        """Return the error for users: CommitFailedError if the member is no longer in the group."""
         if error.code in _NOT_IN_GROUP:  # as Java's producer
             return CommitFailedError(error.code, error.where, _OFFSET_HINTS[error.code])
         return with_hint(error, self._prefix, self._hints)
@@ -562,7 +564,7 @@ class SingleTransaction(ProducerTransaction):
             if exc_type is not None and self._has_started and not fenced:
                 self._abort()
         finally:
-            self._cluster.__exit__(exc_type)
+            self._cluster.__exit__(exc_type)  # after a success it keeps the connections for tasks
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
         """Take over the transactional id, once. This aborts a transaction that an earlier writer
@@ -638,23 +640,6 @@ def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
 TRANSACTION_VERSION_2 = 2
 # Versions that only the second protocol may use (KIP-890; brokers do not enforce it).
 PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
-
-_NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
-"""Responses to a commit that say for sure that it did not happen, and that an abort is possible."""
-
-_FINAL = FENCED | {
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-}
-
-
-_END_HINTS: Mapping[int, str] = {
-    **HINTS,
-    ErrorCode.INVALID_TXN_STATE: (
-        "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
-        "and the broker aborted it, or another writer has taken over this transactional id"
-    ),
-}
 
 
 class State(enum.Enum):
@@ -779,7 +764,9 @@ class TransactionManager(ProducerTransaction):
             """Return the state after a commit that failed; None if its outcome is not known."""
             if isinstance(error, KafkaTimeoutError):
                 return None
-            is_certain = getattr(error, "code", None) in _NOT_COMMITTED
+            # These say that the commit did not happen, and that an abort is possible.
+            not_committed = (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+            is_certain = getattr(error, "code", None) in not_committed
             return State.ABORTABLE_ERROR if is_certain else State.FATAL_ERROR
 
         self._call(
@@ -930,10 +917,19 @@ class TransactionManager(ProducerTransaction):
         tid = transaction.transactional_id
 
         def note_lost_response(error: KafkaError) -> None:
+            """Remember that a response was lost: a BrokerError is a response."""
             self._response_lost = self._response_lost or not isinstance(error, BrokerError)
 
+        hints = {
+            **HINTS,
+            ErrorCode.INVALID_TXN_STATE: (
+                "the transaction has ended otherwise: it was open for longer than "
+                "transaction.timeout.ms and the broker aborted it, or another writer has taken "
+                "over this transactional id"
+            ),
+        }
         handler = RequestEach(
-            self._cluster, {tid: end_request(transaction, commit)}, _END_HINTS, self._end_version
+            self._cluster, {tid: end_request(transaction, commit)}, hints, self._end_version
         )
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"
@@ -1105,7 +1101,11 @@ def _is_final(error: KafkaError) -> bool:
     """Return whether a producer cannot continue after this error."""
     if isinstance(error, KafkaTimeoutError):
         return False
-    return getattr(error, "code", None) in _FINAL or isinstance(error, UnsupportedVersionError)
+    final = FENCED | {
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+    return getattr(error, "code", None) in final or isinstance(error, UnsupportedVersionError)
 
 
 def _fatal_if_final(error: KafkaError) -> State | None:
