@@ -96,6 +96,7 @@ class Racks:
         return sum(rack in racks for rack in self._of_member.values())
 
     def _racks_of(self, tp: TopicPartition) -> frozenset[str | None]:
+        """Return the racks of the partition's replicas; empty if they are not known."""
         racks: Sequence[frozenset[str]] = self._of_partition.get(tp.topic, ())
         return racks[tp.partition] if tp.partition < len(racks) else frozenset()
 
@@ -105,6 +106,7 @@ def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
 
     @cache
     def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
+        """Return the racks of these brokers, as far as they have one."""
         brokers = (cluster.brokers.get(node_id) for node_id in replicas)
         return frozenset(broker.rack for broker in brokers if broker and broker.rack)
 
@@ -211,7 +213,8 @@ def java_order(text: str) -> bytes:
 
 
 def find_owners(partition_counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Ownership:
-    """Find the owner of each claimed partition that exists."""
+    """Find the owner of each claimed partition that exists: the only member that claims it in the
+    highest generation. A partition that several claim there is contested, and has no owner."""
     claimants: dict[TopicPartition, list[str]] = {}
     for member, claim in claims.items():
         for tp in set(claim.partitions):
@@ -433,7 +436,7 @@ class _Balancer:
             for topic in self._topics:
                 for number in range(self._counts[topic]):
                     tp = TopicPartition(topic, number)
-                    taker = None if tp in self._holder else self._smallest(tp, rack_only)
+                    taker = None if tp in self._holder else self._smallest_subscriber(tp, rack_only)
                     if taker is not None:
                         self._give(tp, taker)
         while self._balance_topics() or self._return_to_owners():
@@ -462,7 +465,7 @@ class _Balancer:
                     taker = min(self._subscribers[topic], key=self._size.__getitem__)
                     if self._size[giver] < self._size[taker] + gap:
                         break
-                    self._move(self._choose(topic, giver, taker), giver, taker)
+                    self._move(self._choose_partition(topic, giver, taker), giver, taker)
                     has_moved = True
             gap = gap * 2 // 3  # 1 after 2, which ends the loop
         return has_moved
@@ -482,12 +485,12 @@ class _Balancer:
                 common = self._foreign[owner].keys() & self._subscribed[holder]
                 if not common:
                     continue
-                self._move(self._choose(min(common), owner, holder), owner, holder)
+                self._move(self._choose_partition(min(common), owner, holder), owner, holder)
             self._move(tp, holder, owner)
             has_moved = True
         return has_moved
 
-    def _smallest(self, tp: TopicPartition, rack_only: bool) -> str | None:
+    def _smallest_subscriber(self, tp: TopicPartition, rack_only: bool) -> str | None:
         """Return the subscriber with the fewest partitions, and of several the first. With
         `rack_only`, only subscribers that `Racks.allows` count."""
         members: Iterable[str] = self._subscribers[tp.topic]
@@ -496,7 +499,7 @@ class _Balancer:
             members = (member for member in members if racks.allows(member, tp))
         return min(members, key=self._size.__getitem__, default=None)
 
-    def _choose(self, topic: str, giver: str, taker: str) -> TopicPartition:
+    def _choose_partition(self, topic: str, giver: str, taker: str) -> TopicPartition:
         """Choose the partition to move. One that the giver does not own comes before one that it
         owns, then one that is nearer to the taker's rack, then one that the taker claims."""
         numbers = self._foreign[giver].get(topic) or self._own[giver][topic]
@@ -682,6 +685,7 @@ class StickyAssignor(Assignor):
         return consumer_protocol.encode_sticky_user_data(self._last_assignment, self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
+        """Remember the assignment for the user data of the next JoinGroup."""
         self._last_assignment = tuple(sorted(assignment))
         self._generation_id = generation_id
 
@@ -713,6 +717,7 @@ class CooperativeStickyAssignor(Assignor):
         return consumer_protocol.encode_cooperative_user_data(self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
+        """Remember the generation for the user data of the next JoinGroup."""
         self._generation_id = generation_id
 
     def assign(self, counts: Counts, members: Members, racks: PartitionRacks) -> Assignments:
@@ -748,6 +753,7 @@ def _in_java_order(members: Members) -> list[str]:
     after them the others by member id (Java's AbstractPartitionAssignor.MemberInfo)."""
 
     def key(member: str) -> tuple[bool, bytes, bytes]:
+        """Return the sort key of a member: static ones come first."""
         instance = members[member].group_instance_id
         return instance is None, java_order(instance or ""), java_order(member)
 
@@ -772,6 +778,7 @@ def _assign_by_claims(
 
 
 def _member_racks(members: Members) -> dict[str, str | None]:
+    """Return the rack of each member, None for one without."""
     return {member: subscription.rack_id for member, subscription in members.items()}
 
 

@@ -163,6 +163,7 @@ class ClassicMemberThread(membership.MemberThread):
 
     @property
     def awaited_connection(self) -> Connection | None:
+        """The connection with a JoinGroup or SyncGroup in flight, None without one."""
         return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
 
     def step(self, has_response: bool) -> float:
@@ -224,6 +225,8 @@ class ClassicMemberThread(membership.MemberThread):
         return self.generation.member_id != NO_MEMBER_ID and not self.options.group_instance_id
 
     def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
+        """Drop the request in flight. Return the function that sends the LeaveGroup, None if the
+        group needs none."""
         self._close_connection()
         if not self.must_leave:
             return None
@@ -237,7 +240,7 @@ class ClassicMemberThread(membership.MemberThread):
         """Send a LeaveGroup. Raises BrokerError if the coordinator refuses it."""
         node_id = self.coordinator(deadline)
         connection = self.cluster.connection(node_id, deadline)
-        if connection.choose_version(messages.LeaveGroupRequest) >= 3:
+        if connection.choose_version(messages.LeaveGroupRequest) >= 3:  # a list (KIP-345)
             members = [messages.MemberIdentity(member_id=member_id, reason=reason)]
             request = messages.LeaveGroupRequest(group_id=self.group_id, members=members)
         else:
@@ -593,6 +596,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
     # --- rebalances ------------------------------------------------------------------------------
 
     def _lose(self) -> None:
+        """Drop all partitions, and the generation in which they were assigned."""
         self._last_generation_id = NO_GENERATION
         super()._lose()
 

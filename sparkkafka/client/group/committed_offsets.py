@@ -89,10 +89,6 @@ class GroupMetadata(NamedTuple):
         return self.generation_id != NO_GENERATION or self.member_id != NO_MEMBER_ID
 
 
-_HAS_MEMBERS = (
-    "the group has active consumers, and only they may commit to it: use another group id, or stop "
-    "them first (those that died count until their session timeout has passed)"
-)
 _HINTS: Mapping[int, str] = {
     **dict.fromkeys(
         (
@@ -103,16 +99,14 @@ _HINTS: Mapping[int, str] = {
             errors.ErrorCode.STALE_MEMBER_EPOCH,
             errors.ErrorCode.NON_EMPTY_GROUP,
         ),
-        _HAS_MEMBERS,
+        "the group has active consumers, and only they may commit to it: use another group id, or "
+        "stop them first (those that died count until their session timeout has passed)",
     ),
     errors.ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
         "members of the group subscribe to the topic: their offsets cannot be deleted while they do"
     ),
     errors.ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
 }
-_UNKNOWN = frozenset(
-    {errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors.ErrorCode.UNKNOWN_TOPIC_ID}
-)
 NO_GROUP = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
 """Kafka answers that a group that does not exist (or is a share group) has no offsets; franz-go's
 kfake answers with this error."""
@@ -150,9 +144,11 @@ class FetchOffsets(OffsetsHandler):
         return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
     def needed_versions(self, item: TopicPartition) -> Mapping[str, int]:
+        """Return the version that has `require_stable`, if that is requested."""
         return {"require_stable": REQUIRE_STABLE_VERSION} if self._require_stable else {}
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the committed offset of each partition; an error of the group is that of all."""
         group_code, outcomes = _read_group(response.groups[0] if response.groups else response)
         return [(tp, Outcome(group_code)) for tp in items] if group_code else outcomes.items()
 
@@ -171,6 +167,7 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         self._require_stable = require_stable
 
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        """Make one request, or for old brokers one for each group."""
         return [items] if version >= GROUPS_VERSION else [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> messages.OffsetFetchRequest:
@@ -182,9 +179,12 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return request
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return the version that has `require_stable`, if that is requested."""
         return {"require_stable": REQUIRE_STABLE_VERSION} if self._require_stable else {}
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Yield the outcome of each group: its offsets by partition. Old versions have one
+        group."""
         groups = {row.group_id: row for row in response.groups} or {items[0]: response}
         for group_id, row in groups.items():
             code, outcomes = _read_group(row)
@@ -310,6 +310,7 @@ class CommitHandler(OffsetsHandler):
         ]
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the error code of each partition. Topic ids are replaced by names first."""
         names = {topic_id: tp.topic for tp, topic_id in self._topic_ids.items()}
         for topic in response.topics:
             topic.name = topic.name or names.get(topic.topic_id, "")
@@ -342,16 +343,6 @@ MEMBER_HINTS: Mapping[int, str] = {
 }
 """What a member can do about an error of the coordinator."""
 
-
-_NOT_A_MEMBER_NOW = frozenset(
-    {
-        errors.ErrorCode.UNKNOWN_MEMBER_ID,
-        errors.ErrorCode.ILLEGAL_GENERATION,
-        errors.ErrorCode.REBALANCE_IN_PROGRESS,
-        errors.ErrorCode.FENCED_MEMBER_EPOCH,
-        errors.ErrorCode.FENCED_INSTANCE_ID,
-    }
-)
 
 _COMMIT_HINTS: Mapping[int, str] = {
     **MEMBER_HINTS,
@@ -449,7 +440,13 @@ class CommitOffsets(CommitHandler):
         if isinstance(error, errors.CommitFailedError):  # raised by `identity`
             return error
         code, where = error.code, error.where
-        if code in _NOT_A_MEMBER_NOW:
+        if code in (
+            errors.ErrorCode.UNKNOWN_MEMBER_ID,
+            errors.ErrorCode.ILLEGAL_GENERATION,
+            errors.ErrorCode.REBALANCE_IN_PROGRESS,
+            errors.ErrorCode.FENCED_MEMBER_EPOCH,
+            errors.ErrorCode.FENCED_INSTANCE_ID,
+        ):
             return errors.CommitFailedError(
                 code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER)
             )
@@ -524,8 +521,13 @@ class ToCoordinatorOfReader(ToCoordinator):
         return commits_by_name and time.monotonic() - known.refreshed_at_s > MAX_ID_AGE_S
 
     def on_failure(self, item: TopicPartition, error: errors.KafkaError) -> None:
+        """Look up the coordinator again if the broker may not be it, and the topic if it is not
+        known."""
         super().on_failure(item, error)
-        if isinstance(error, errors.BrokerError) and error.code in _UNKNOWN:
+        if isinstance(error, errors.BrokerError) and error.code in (
+            errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            errors.ErrorCode.UNKNOWN_TOPIC_ID,
+        ):
             self._cluster.mark_stale(item.topic)
 
 

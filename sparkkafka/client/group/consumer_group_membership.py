@@ -174,9 +174,11 @@ class ConsumerGroupMemberThread(membership.MemberThread):
 
     @property
     def must_leave(self) -> bool:
+        """Whether the coordinator has given this member an epoch."""
         return self.is_in_group and self.epoch != JOIN_EPOCH
 
     def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
+        """Return the function that sends the last heartbeat, None if the member has not joined."""
         return partial(self._send_leave, self._leave_request()) if self.is_in_group else None
 
     def _send_leave(self, request: Any, deadline: Deadline) -> None:
@@ -452,6 +454,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         return metadata
 
     def _lose(self) -> None:
+        """Drop all partitions; commits of the lost membership fail from now on."""
         self._loss_count += 1
         self._has_reconciled = False
         super()._lose()
@@ -527,6 +530,7 @@ class ShareMemberThread(ConsumerGroupMemberThread):
         return request, topics, {}
 
     def _leave_request(self) -> Any:
+        """Return the heartbeat with which this member leaves."""
         return messages.ShareGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=LEAVE_EPOCH
         )

@@ -290,6 +290,7 @@ class MemberThread(ABC):
         return node_id
 
     def forget_coordinator(self) -> None:
+        """Let the next request look up the group's coordinator."""
         self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
 
     def coordinator_error(self, code: int, where: str, hint: str | None = None) -> BrokerError:
