@@ -15,7 +15,7 @@ import pyarrow as pa
 from sparkkafka.client.aio.worker import AsyncClient, Turn, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
-from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.deadline import MAX_WAIT_S, Deadline, seconds_of
 from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.share.acknowledgements import ShareRecord
 from sparkkafka.client.share.share_consumer import ShareConsumer
@@ -29,10 +29,6 @@ FAST_RECORDS (all of one megabyte of small ones), since a call in the thread cos
 hundred records. A slower loop gets max.poll.records, so that it polls again within
 max.poll.interval.ms."""
 SLICE_RECORDS = 64  # `async for` checks after as many whether it must yield to other tasks
-MAX_STEP_S = 1.0
-"""The thread polls for at most this time without a break, so that it can see a closed loop."""
-UNLIMITED_S = 1e8
-
 
 C = TypeVar("C", bound=Consumer | ShareConsumer)
 
@@ -69,8 +65,9 @@ class _AsyncPollingClient(AsyncClient[C]):
     def _poll_step(self, poll: Callable[[float], T], deadline: Deadline) -> T | None:
         """Poll in the worker's thread; return None if another call interrupted it. Raises
         WakeupError after `wakeup`."""
-        # After an interrupt, poll again without waiting: else frequent calls could starve the poll.
-        for wait_s in (min(MAX_STEP_S, deadline.remaining_s()), 0.0):
+        # At most 1 s, so that the thread can see a closed loop. After an interrupt, poll again
+        # without waiting: else frequent calls could starve the poll.
+        for wait_s in (min(1.0, deadline.remaining_s()), 0.0):
             try:
                 return poll(wait_s)
             except WakeupError:
@@ -151,7 +148,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             async with self._poll_lock:
                 if not self._unread:  # otherwise another task has polled
                     is_fast = time.monotonic() - self._polled_at_s < FAST_S
-                    await self._fill(FAST_RECORDS if is_fast else 0, UNLIMITED_S)
+                    await self._fill(FAST_RECORDS if is_fast else 0, MAX_WAIT_S)
                     self._polled_at_s = time.monotonic()
                     self._turn.begin()
 
@@ -183,9 +180,11 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     @property
     def _unread(self) -> Records:
         """The polled records that no task has got."""
-        return self._records.split(self._slice_end - length_hint(self._slice))[1]
+        _, unread = self._records.split(self._slice_end - length_hint(self._slice))
+        return unread
 
     def _set_unread(self, records: Records) -> None:
+        """Let tasks get these records next."""
         self._records, self._iterator = records, iter(records)
         self._slice, self._slice_end = iter(()), 0
 
@@ -214,6 +213,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 subscription.state(tp).seek(offset)
 
     async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
+        """Run a call of a Consumer's method in the thread; commits in it exclude the unread
+        records."""
         return await (worker or self._worker).run(call, prepare=self._exclude_unread)
 
     def _exclude_unread(self) -> None:
@@ -241,12 +242,12 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     async def batches(self) -> AsyncIterator[Records]:
         """Iterate over polls, without end: each item has the records of one poll."""
         while True:
-            yield await self.poll(UNLIMITED_S)
+            yield await self.poll(MAX_WAIT_S)
 
     async def arrow_batches(self, max_records: int | None = None) -> AsyncIterator[pa.Table]:
         """Iterate over polls, without end: each item is the Arrow table of one `poll_arrow`."""
         while True:
-            yield await self.poll_arrow(UNLIMITED_S, max_records)
+            yield await self.poll_arrow(MAX_WAIT_S, max_records)
 
     # --- subscription, positions ------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ class AsyncShareConsumer(_AsyncPollingClient[ShareConsumer]):
     async def batches(self) -> AsyncIterator[list[ShareRecord]]:
         """Iterate over polls, without end: each item has the records of one poll."""
         while True:
-            yield await self.poll(UNLIMITED_S)
+            yield await self.poll(MAX_WAIT_S)
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:

@@ -36,6 +36,7 @@ from sparkkafka.errors import KafkaTimeoutError
 
 DRAINS_PER_CHECK = 32
 """`drain` checks after as many calls whether it must yield to other tasks."""
+
 OUTCOMES_PER_ITEM = 1024  # the loop handles the outcomes of a large batch in parts of about 1 ms
 
 Bytes = bytes | bytearray | memoryview | str | None
@@ -292,6 +293,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
 
     async def _run(self, call: Callable[[], Any], worker: Worker | None = None) -> Any:
+        """Run a call of a Producer's method in the thread, bound to the running loop."""
         self._bind()
         return await super()._run(call, worker)
 
@@ -363,6 +365,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         return self._drain() if next(self._client.checks) else self._drained
 
     async def _drain(self) -> None:
+        """Wait for memory if it is nearly full, and yield to other tasks if it is time."""
         self._bind()
         buffer, client = self._buffer, self._client
         if buffer.used_bytes + buffer.taken_bytes > client._limit_bytes or client._closed:

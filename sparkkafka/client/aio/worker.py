@@ -249,13 +249,14 @@ class Worker:
         self._put(call)
 
     def _put(self, call: _Call) -> None:
+        """Prepare a call on the loop, and pass it to the thread."""
         if call.prepare is not None:
             call.prepare()
         self._inbox.put(call)
 
     def _resolve(self, call: _Call, result: Any, error: BaseException | None) -> None:
         """Pass the outcome of a call to its task, which then ends the call."""
-        if call.future.done():  # cancelled
+        if call.future.done():  # cancelled: a result is lost, if there is one
             self._end_call(call, error is None and result)
         elif error is not None:
             call.future.set_exception(error)
@@ -347,6 +348,7 @@ def _serve(
 
 
 async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]) -> object:
+    """Call a function or coroutine function, and return its result."""
     result = callback(*args)
     return await result if inspect.isawaitable(result) else result
 
@@ -409,6 +411,7 @@ def awaited(
         """Call `method` in the thread, with callbacks that run on the loop."""
 
         def on_loop(value: Any) -> Any:
+            """Return a function that runs a callback on the loop; other arguments unchanged."""
             return functools.partial(self._worker.call_back, value) if callable(value) else value
 
         positional = map(on_loop, args)

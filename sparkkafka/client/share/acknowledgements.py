@@ -110,7 +110,7 @@ class PolledRecords:
         """Remove the acknowledged records. Return the acknowledgements to send, and the records
         that they renew."""
         chosen = self._types != UNACKNOWLEDGED
-        batches = list(_batches(self._offsets[chosen], self._types[chosen]))
+        batches = list(_acknowledgement_batches(self._offsets[chosen], self._types[chosen]))
         renewed_rows = np.flatnonzero(self._types == AcknowledgeType.RENEW)
         renewed = [self._records[row] for row in renewed_rows]
         self._records = [self._records[row] for row in np.flatnonzero(~chosen)]
@@ -118,7 +118,9 @@ class PolledRecords:
         return batches, renewed
 
 
-def _batches(offsets: NDArray[np.int64], types: NDArray[np.int8]) -> Iterator[AcknowledgementBatch]:
+def _acknowledgement_batches(
+    offsets: NDArray[np.int64], types: NDArray[np.int8]
+) -> Iterator[AcknowledgementBatch]:
     """Yield an AcknowledgementBatch for each run of consecutive offsets. If all types of a run are
     equal, the batch has the type only once."""
     if not len(offsets):

@@ -63,6 +63,7 @@ class ShareConsumer(arguments.ClientBase):
         on_result = weakref.WeakMethod(self._on_result)  # else they would keep each other alive
 
         def report(result: AcknowledgementResult) -> None:
+            """Pass a result to the consumer, unless it was garbage-collected."""
             if method := on_result():
                 method(result)
 
@@ -215,7 +216,7 @@ class ShareConsumer(arguments.ClientBase):
 
     def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
         """Decode and return acquired records, at most max.poll.records. Acknowledge gaps (offsets
-        without a record). A damaged batch ends this; its error is raised at once if there are no
+        without a record). A damaged batch ends this; its error is raised here if there are no
         records before it, else by the next poll."""
         collected: list[acknowledgements.ShareRecord] = []
         acquired = self._fetcher.acquired
@@ -249,7 +250,7 @@ class ShareConsumer(arguments.ClientBase):
         again."""
         renewed, self._renewed = self._renewed, []
         found: list[acknowledgements.ShareRecord] = []
-        for source, rows in groupby(renewed, lambda renewal: renewal[1]):
+        for source, rows in groupby(renewed, lambda renewal: renewal[1]):  # where they came from
             records = sorted((record for record, _ in rows), key=lambda record: record.offset)
             self._polled.append(acknowledgements.PolledRecords(source.tp, source, records))
             found += records

@@ -95,6 +95,7 @@ class ShareSession(LeaderConnection):
         self.partitions = {}
 
     def next_epoch(self) -> None:
+        """Count a request: after 2147483647 comes 1, since 0 opens a session."""
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
 
     def lose(self) -> dict[TopicPartition, Batches]:
@@ -114,7 +115,7 @@ class ShareSession(LeaderConnection):
         connection = self.connection
         if connection is None or not connection.is_open:
             return False
-        return not connection.supports(ShareAcknowledgeRequest, 2)
+        return not connection.supports(ShareAcknowledgeRequest, 2)  # KIP-1222, Kafka 4.2
 
     def fetch_request(
         self, connection: Connection, member_id: str, assigned: TopicIds
@@ -152,7 +153,7 @@ class ShareSession(LeaderConnection):
             max_bytes=options.fetch.fetch_max_bytes,
             max_records=options.max_poll_records,
             batch_size=options.max_poll_records,
-            share_acquire_mode=int(is_limited),
+            share_acquire_mode=int(is_limited),  # 0 is batch_optimized
             topics=[ShareFetchTopic(topic_id=key, partitions=rows) for key, rows in topics.items()],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=key, partitions=rows)
@@ -180,22 +181,6 @@ class ShareSession(LeaderConnection):
                 AcknowledgeTopic(topic_id=key, partitions=rows) for key, rows in topics.items()
             ],
         )
-
-
-# The broker does not have the session: the next request opens a new one.
-_SESSION_ENDED = frozenset(
-    {
-        errors.ErrorCode.SHARE_SESSION_NOT_FOUND,
-        errors.ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-        errors.ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-    }
-)
-
-LOCK_EXPIRED = (
-    "the brokers had taken these records back: group.share.record.lock.duration.ms had passed "
-    "since they were handed out. They may be handed out again: acknowledge sooner, or with RENEW, "
-    "lower max.poll.records, or raise share.record.lock.duration.ms of the group"
-)
 
 
 class AcknowledgementResult(NamedTuple):
@@ -412,7 +397,11 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
     def _on_error_response(self, session: ShareSession, error: errors.BrokerError) -> None:
         """Act on an error of a whole response. If it ends the session, the acquired records are
         lost; else this member keeps them."""
-        if error.code in _SESSION_ENDED:
+        if error.code in (
+            errors.ErrorCode.SHARE_SESSION_NOT_FOUND,
+            errors.ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+            errors.ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+        ):
             log.info("broker %d: opening a new share session: %s", session.node_id, error)
             self._lose_session(session, error)
         else:
@@ -434,8 +423,14 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         """Report the result of acknowledgements of a partition."""
         error = None
         if code:
-            reason = LOCK_EXPIRED if code == errors.ErrorCode.INVALID_RECORD_STATE else message
-            error = errors.BrokerError(code, where, reason)
+            if code == errors.ErrorCode.INVALID_RECORD_STATE:
+                message = (
+                    "the brokers had taken these records back: "
+                    "group.share.record.lock.duration.ms had passed since they were handed out. "
+                    "They may be handed out again: acknowledge sooner, or with RENEW, lower "
+                    "max.poll.records, or raise share.record.lock.duration.ms of the group"
+                )
+            error = errors.BrokerError(code, where, message)
             self._cluster.note_error(tp, code)
         self._on_result(AcknowledgementResult(tp, batches, error))
 
