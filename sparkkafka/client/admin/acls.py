@@ -58,8 +58,6 @@ CLUSTER_NAME: Final = "kafka-cluster"
 ANY: Final = "*"
 """Any resource of the type, as a name; any host; as User:*, any user."""
 
-_ANY_TYPE = 1
-
 
 def authorized_operations(bits: int) -> frozenset[str] | None:
     """Return the names of the operations in a response, whose bits stand for operations that the
@@ -195,6 +193,7 @@ class _AclHandler(ApiHandler[Any, Any]):
     """Base of the requests about ACLs and filters of ACLs, which are the items."""
 
     def needed_versions(self, item: AclBinding | AclBindingFilter) -> Mapping[str, int]:
+        """Return the version that knows resources of type user, if the item is about one."""
         return {"an ACL of resource_type user": 3} if item.resource_type == "user" else {}
 
 
@@ -203,6 +202,7 @@ class _DescribeAcls(_AclHandler):
     acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[AclBindingFilter], version: int) -> Any:
+        """Build the request for the ACLs that the only item, a filter, matches."""
         return messages.DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
@@ -217,14 +217,15 @@ class _DescribeAcls(_AclHandler):
 
 def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
     """Return the fields of a request that select ACLs."""
+    any_type = 1  # Java's ANY, in place of each None
     return {
-        "resource_type_filter": RESOURCE_TYPES.get(acl_filter.resource_type or "", _ANY_TYPE),
+        "resource_type_filter": RESOURCE_TYPES.get(acl_filter.resource_type or "", any_type),
         "resource_name_filter": acl_filter.name,
-        "pattern_type_filter": PATTERN_TYPES.get(acl_filter.pattern_type or "", _ANY_TYPE),
+        "pattern_type_filter": PATTERN_TYPES.get(acl_filter.pattern_type or "", any_type),
         "principal_filter": acl_filter.principal,
         "host_filter": acl_filter.host,
-        "operation": OPERATIONS.get(acl_filter.operation or "", _ANY_TYPE),
-        "permission_type": PERMISSION_TYPES.get(acl_filter.permission_type or "", _ANY_TYPE),
+        "operation": OPERATIONS.get(acl_filter.operation or "", any_type),
+        "permission_type": PERMISSION_TYPES.get(acl_filter.permission_type or "", any_type),
     }
 
 
@@ -272,6 +273,8 @@ class _CreateAcls(_AclHandler):
         )
 
     def read(self, response: Any, items: Sequence[AclBinding]) -> Outcomes[AclBinding]:
+        """Return the error code of each ACL: 0 if it was created. Responses have the order of
+        requests."""
         return [(item, Outcome.of(row)) for item, row in zip(items, response.results, strict=False)]
 
 
@@ -284,11 +287,13 @@ class _DeleteAcls(_AclHandler):
         self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
 
     def build(self, items: Sequence[AclBindingFilter], version: int) -> Any:
+        """Build the request that deletes all ACLs that these filters match."""
         return messages.DeleteAclsRequest(
             filters=[messages.DeleteAclsFilter(**_filter_fields(item)) for item in items]
         )
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
+        """Return the outcome of each filter. Responses have the order of requests."""
         rows = zip(items, response.filter_results, strict=False)
         return [(item, self._outcome(item, row)) for item, row in rows]
 
@@ -305,7 +310,7 @@ class _DeleteAcls(_AclHandler):
                 deleted.append(binding)
         if result.error_code or not failed:
             return Outcome.of(result, sorted(deleted))
-        first = failed[0][1]
+        _, first = failed[0]
         reason = f" ({first.error_message})" if first.error_message else ""
         return Outcome(
             first.error_code,

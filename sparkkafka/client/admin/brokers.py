@@ -154,9 +154,11 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[int], version: int) -> Any:
+        """Build the request for all partitions in all log directories of a broker."""
         return messages.DescribeLogDirsRequest(topics=None)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
+        """Return the log directories of the broker, which is the only item, by path."""
         # Before version 3 there is no error code: a denied request lists no directories.
         code = 0 if response.results else int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         log_dirs = {row.log_dir: _read_log_dir(row) for row in response.results}
@@ -184,6 +186,7 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
     acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """Build the request for the sizes of these partitions on one broker."""
         return messages.DescribeLogDirsRequest(
             topics=request_topics(messages.DescribableLogDirTopic, items)
         )
@@ -275,6 +278,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         self._validate_only = validate_only
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return the version with `validate_only`, if that is requested."""
         return {"validate_only": 1} if self._validate_only else {}
 
     def build(self, items: Sequence[str], version: int) -> Any:
@@ -285,6 +289,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
             key = messages.FeatureUpdateKey(
                 feature=name, max_version_level=update.max_version_level
             )
+            # KIP-584: version 0 cannot tell a safe downgrade from an unsafe one.
             if version < 1:
                 key.allow_downgrade = update.upgrade_type != "UPGRADE"
             else:
@@ -293,6 +298,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         return request
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each feature: 0 if it was updated."""
         # From version 2 on the response has one error for all features, and no results.
         outcomes = dict.fromkeys(items, Outcome(0))
         outcomes |= {row.feature: Outcome.of(row) for row in response.results}
@@ -351,7 +357,7 @@ class ClusterAdmin(AdminCalls):
             if not isinstance(update, FeatureUpdate):
                 raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
             what = f"feature {name}: max_version_level"
-            arguments.checked_int(update.max_version_level, what, 0, 2**15 - 1)
+            arguments.checked_int(update.max_version_level, what, 0, 2**15 - 1)  # an int16
             arguments.checked_choice(
                 update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
             )

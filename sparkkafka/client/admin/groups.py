@@ -130,11 +130,13 @@ class _DescribeConsumerGroups(ApiHandler[str, Any]):
         self._operations = operations
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request for the descriptions of these groups."""
         return self.request_type(
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the description of each group, or its error."""
         return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
     def _description(self, row: Any) -> Any:
@@ -185,6 +187,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
     request_type: ClassVar[Any] = messages.DescribeGroupsRequest
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request for the descriptions of these groups."""
         return messages.DescribeGroupsRequest(
             groups=list(items), include_authorized_operations=self._operations
         )
@@ -218,6 +221,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         )
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return the version that has operations (KIP-430), if they are requested."""
         return {"include_authorized_operations": 3} if self._operations else {}
 
 
@@ -266,6 +270,7 @@ class _DeleteGroups(ApiHandler[str, None]):
         return messages.DeleteGroupsRequest(groups_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each group: 0 if it was deleted."""
         return [(row.group_id, Outcome.of(row)) for row in response.results]
 
 
@@ -312,6 +317,7 @@ class _RemoveMembers(ApiHandler[str, None]):
         ]
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return the first version with a list of members (KIP-345)."""
         return {"removing members": 3}
 
 
@@ -360,6 +366,7 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return [(item, Outcome(0, groups)) for item in items]
 
     def needed_versions(self, item: int) -> Mapping[str, int]:
+        """Return the versions that have the filters in use."""
         filters = {"a filter of types": (self._types, 5), "a filter of states": (self._states, 4)}
         return {what: since for what, (names, since) in filters.items() if names}
 
@@ -385,6 +392,7 @@ class _DeleteOffsets(OffsetsHandler):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the error code of each partition: 0 if its offset was deleted."""
         return partition_outcomes(response)
 
 
@@ -559,10 +567,12 @@ class _DeleteShareOffsets(ApiHandler[str, None]):
         self.group_id = group_id
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request that deletes the share group's offsets of these topics."""
         topics = [messages.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
         return messages.DeleteShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each topic: 0 if its offsets were deleted."""
         return [(row.topic_name, Outcome.of(row)) for row in response.responses]
 
 
@@ -643,6 +653,7 @@ class GroupAdmin(AdminCalls):
         lookup, what = ToCoordinator(self._cluster, FOR_GROUP), "describing groups"
         with self._call(timeout_s) as (cluster, deadline):
             results = call_each(cluster, items, kip_848, lookup, deadline, what)
+            # Coordinators answer so for classic groups, and old ones for all.
             others = [
                 group_id
                 for group_id, error in results.errors.items()

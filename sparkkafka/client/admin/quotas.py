@@ -140,6 +140,7 @@ class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
     ) -> Outcomes[ClientQuotaEntity]:
+        """Return the error code of each entity: 0 if its quotas were changed."""
         return [(_read_entity(row.entity), Outcome.of(row)) for row in response.entries]
 
 
@@ -183,6 +184,7 @@ class QuotaAdmin(AdminCalls):
         )
 
         def read(response: Any) -> dict[ClientQuotaEntity, dict[str, float]]:
+            """Return the quotas of each entity in the response, by name."""
             return {
                 _read_entity(entry.entity): {quota.key: quota.value for quota in entry.values}
                 for entry in response.entries or ()

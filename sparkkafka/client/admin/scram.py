@@ -90,6 +90,8 @@ class _DescribeScram(ApiHandler[str | None, Any]):
     acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[str | None], version: int) -> Any:
+        """Build the request for the mechanisms of these users; the item None stands for all
+        users."""
         # An empty list stands for all users, as None does. Brokers do not answer None at all if
         # they refuse it (4.3: a NullPointerException in getErrorResponse).
         users = [messages.UserName(name=item) for item in items if item is not None]
@@ -173,12 +175,14 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
         return request
 
     def read(self, response: Any, items: Sequence[tuple[str, str]]) -> Outcomes[tuple[str, str]]:
+        """Return the error code of each user and mechanism: 0 if the password was changed."""
         item_of = {user: (user, mechanism) for user, mechanism in items}  # see `split`
         return [
             (item_of[row.user], Outcome.of(row)) for row in response.results if row.user in item_of
         ]
 
     def is_already_done(self, item: tuple[str, str], code: int) -> bool:
+        """Return whether an earlier attempt, whose response was lost, has deleted the password."""
         return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
 
 

@@ -46,7 +46,7 @@ ConfigValue = str | int | bool
 """A setting's value to set."""
 
 BROKER_DEFAULT = -1
-REFRESH_MS = 50
+REFRESH_MS = 50  # the longest time between two requests for metadata that must show a change
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class _CreateTopics(ApiHandler[str, None]):
         self._validate_only = validate_only
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request that creates the topics with these names."""
         return messages.CreateTopicsRequest(
             topics=[_creatable_topic(self._topics[name]) for name in items],
             validate_only=self._validate_only,
@@ -124,10 +125,11 @@ class _CreateTopics(ApiHandler[str, None]):
             return None
         for name in ("partitions", "replication_factor"):
             if getattr(topic, name) == BROKER_DEFAULT:
-                return self.needs(f"the brokers' default of {name}", 4) + (f": set {name}")
+                return self.needs(f"the brokers' default of {name}", 4) + f": set {name}"
         return None
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each topic: 0 if it was created."""
         return [(row.name, Outcome.of(row)) for row in response.topics]
 
 
@@ -182,12 +184,14 @@ class _DeleteTopics(ApiHandler[str, None]):
     done_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """Build the request that deletes the topics with these names."""
         if version >= 6:  # a topic may have an id in place of its name
             topics = [messages.DeleteTopicState(name=name) for name in items]
             return messages.DeleteTopicsRequest(topics=topics)
         return messages.DeleteTopicsRequest(topic_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each topic: 0 if it was deleted."""
         return [(row.name, Outcome.of(row)) for row in response.responses]
 
 
@@ -266,12 +270,14 @@ class _DescribeTopics(ApiHandler[str, TopicDescription]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the description of each topic, or its error."""
         return [
             (row.name, Outcome.of(row, None if row.error_code else _description(row)))
             for row in response.topics
         ]
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
+        """Return the version that has operations (KIP-430), if they are requested."""
         return {"include_authorized_operations": OPERATIONS_VERSION} if self._operations else {}
 
 
@@ -419,6 +425,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Return the error code of each topic: 0 if partitions were added."""
         return [(row.name, Outcome.of(row)) for row in response.results]
 
     def is_already_done(self, item: str, code: int) -> bool:
@@ -455,11 +462,13 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         return messages.DeleteRecordsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the first offset that is left in each partition, or its error."""
         return [
             (tp, Outcome.of(row, row.low_watermark)) for tp, row in by_partition(response.topics)
         ]
 
     def name(self, item: TopicPartition) -> str:
+        """Name a partition and the offset before which its records are deleted."""
         return f"{item} before offset {self._before[item]}"
 
 
@@ -497,6 +506,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return messages.AlterPartitionReassignmentsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Return the error code of each partition: 0 if its reassignment has begun, or is
+        cancelled."""
         return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
 
     def is_already_done(self, item: TopicPartition, code: int) -> bool:
@@ -525,6 +536,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         self._type = election_type
 
     def needed_versions(self, item: TopicPartition | None) -> Mapping[str, int]:
+        """Return the version that has types of elections, unless the type is that of version 0."""
         return {"an election of type UNCLEAN": 1} if self._type == "UNCLEAN" else {}
 
     def build(self, items: Sequence[TopicPartition | None], version: int) -> Any:
@@ -547,13 +559,13 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         }
         if None not in items:
             return [(tp, Outcome.of(row)) for tp, row in rows.items()]
-        by_partition = {
+        errors = {
             tp: BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
             if row.error_code
             else None
             for tp, row in rows.items()
         }
-        return [(None, Outcome(0, by_partition))]
+        return [(None, Outcome(0, errors))]
 
     def name(self, item: TopicPartition | None) -> str:
         return "all partitions" if item is None else str(item)

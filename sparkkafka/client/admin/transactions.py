@@ -104,6 +104,7 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
         return messages.DescribeTransactionsRequest(transactional_ids=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """Yield the description of each transactional id, or its error."""
         for row in response.transaction_states:
             description = None if row.error_code else self._description(row)
             yield row.transactional_id, Outcome.of(row, description)
@@ -210,6 +211,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         return [(item, Outcome(0, listings)) for item in items]
 
     def needed_versions(self, item: int) -> Mapping[str, int]:
+        """Return the versions that have the filters in use."""
         pattern = {} if self._pattern is None else {"transactional_id_pattern": 2}
         return pattern | ({"open_for_ms": 1} if self._open_for_ms >= 0 else {})
 
@@ -269,11 +271,13 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     acl = "READ on topic {0.topic}"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """Build the request for the producers that the leader of these partitions knows."""
         return messages.DescribeProducersRequest(
             topics=request_topics(messages.ProducersTopic, items)
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Yield the producers of each partition, or its error."""
         for tp, row in by_partition(response.topics):
             producers = tuple(_producer_state(state) for state in row.active_producers)
             yield tp, Outcome.of(row, producers)
@@ -318,13 +322,14 @@ class _Abort(ApiHandler[TopicPartition, None]):
         marker = messages.WritableTxnMarker(
             producer_id=self.producer_id,
             producer_epoch=self._producer_epoch,
-            transaction_result=False,
+            transaction_result=False,  # an abort
             coordinator_epoch=self._coordinator_epoch,
             topics=request_topics(messages.WritableTxnMarkerTopic, items),
         )
         return messages.WriteTxnMarkersRequest(markers=[marker])
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """Yield the error code of each partition: 0 if the marker was written."""
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
                 yield tp, Outcome.of(row)
