@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -280,11 +281,13 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         loop = self._worker.bind()
         if not self._thread_id:
             self._outcomes = LoopQueue(loop, _handle_outcome)
-            outcomes, freed = self._outcomes, self._freed
+            # Weak: they lead to tasks that await records, and so to this object, which the I/O
+            # thread would keep alive if the loop is closed before these tasks run again.
+            outcomes, freed = weakref.ref(self._outcomes), weakref.ref(self._freed)
             self._client.bind(
                 loop,
-                lambda records, indexes: _put_outcomes(outcomes, records, indexes),
-                lambda: call_soon(loop, freed.set),
+                partial(_put_outcomes, loop, outcomes),
+                lambda: (event := freed()) and call_soon(loop, event.set),
             )
             self._loop, self._thread_id = loop, threading.get_ident()
             self._drained = loop.create_future()
@@ -469,11 +472,19 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         await self._end(partial(self._client.close, timeout_s))
 
 
-def _put_outcomes(outcomes: LoopQueue[Any], records: TopicRecords, indexes: Indexes) -> None:
+def _put_outcomes(
+    loop: asyncio.AbstractEventLoop,
+    reference: weakref.ref[LoopQueue[Any]],
+    records: TopicRecords,
+    indexes: Indexes,
+) -> None:
     """Pass the outcome of the records at these indexes, which are of one batch, to the loop: in
-    parts between which other tasks can run."""
+    parts between which other tasks can run. The queue is gone if only futures are left of the
+    producer."""
+    queue = reference()
+    put = partial(call_soon, loop, _handle_outcome) if queue is None else queue.put
     for first in range(0, len(indexes), OUTCOMES_PER_ITEM):
-        outcomes.put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
+        put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
 
 
 def _handle_outcome(item: tuple[TopicRecords, Indexes] | asyncio.Future[None]) -> None:

@@ -641,26 +641,34 @@ def test_other_loops_work(fake: FakeCluster, runner: asyncio.Runner) -> None:
     assert len(log_values(fake, "t")) == 100
 
 
-def test_a_producer_ends_whose_loop_was_closed_before_the_outcome(fake: FakeCluster) -> None:
-    """The outcome, which no task awaits, kept the producer and its two threads alive."""
+@pytest.mark.parametrize("has_outcome", [False, True])
+@pytest.mark.parametrize("config", [{}, {"buffer_memory": 1000}])
+def test_a_producer_ends_whose_loop_was_closed_before_a_task_got_the_outcome(
+    fake: FakeCluster, has_outcome: bool, config: dict[str, int]
+) -> None:
+    """The outcome, which no task awaits, kept the producer and its two threads alive. So did a task
+    that waits for memory."""
     tasks: list[asyncio.Task[Any]] = []
     threads: list[Any] = []
     hold = Hold()
     fake.fault(hold, api="Produce")
 
     async def main() -> None:
-        opened = producer(fake)
-        tasks.append(asyncio.create_task(opened.send("t", b"v")))
+        opened = producer(fake, **config)
+        tasks.extend(asyncio.create_task(opened.send("t", bytes(600))) for _ in range(2))
         threads.append(opened._client._io_thread)
         await asyncio.sleep(0)
+
+    def end() -> None:
+        hold.release()
+        wait_until(lambda: not threads[0].has_undelivered)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(main())
     fake.wait_for_requests("Produce", 1)
-    loop.close()
-    hold.release()
     with pytest.warns(ResourceWarning, match="Producer was not closed"):
-        wait_until(lambda: not threads[0].has_undelivered)
+        for step in (end, loop.close) if has_outcome else (loop.close, end):
+            step()
         tasks.clear()
         wait_until(lambda: gc.collect() >= 0 and not threads[0].is_alive)
 
