@@ -384,6 +384,8 @@ class AsyncClient(ClientBase, Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         """Close the client as its own `__exit__` does, in the worker's thread."""
+        if self._worker.loop is not None and self._worker.loop.is_closed():
+            return  # the task was dropped with its loop: it cannot wait
         await self._end(functools.partial(self._client.__exit__, exc_type, error, traceback))
 
     async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:

@@ -614,6 +614,29 @@ def test_a_loop_that_is_closed_while_it_polls(filled: FakeCluster) -> None:
     clients[0].close()
 
 
+def test_a_task_that_is_dropped_with_its_loop_prints_no_error(
+    filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+    clients: list[Any] = []
+
+    async def main() -> None:
+        async with consumer(filled) as source:
+            clients.append(source._client)
+            await source.assign([TP])
+            asyncio.get_running_loop().stop()
+            await source.commit()
+
+    loop = asyncio.new_event_loop()
+    loop.create_task(main())  # noqa: RUF006 - the loop drops it
+    loop.run_forever()
+    loop.close()
+    wait_until(lambda: gc.collect() >= 0 and not threads())
+    clients[0].close()
+    assert not errors
+
+
 @begun_or_not
 def test_a_cancelled_poll_of_a_share_group_releases_its_records(
     fake_cluster_factory: Any, turns: int
