@@ -411,7 +411,7 @@ class ConsumerCoordinator(RebalanceHooks):
             self._commits.run_callbacks()
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
-        """Commit, call on_revoked, leave the group."""
+        """Commit, call on_revoked or on_lost, leave the group."""
         if self._is_leaving:  # a callback of this very call unsubscribes or closes
             return
         self._is_leaving = True
@@ -423,7 +423,12 @@ class ConsumerCoordinator(RebalanceHooks):
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and not_notified:
-                self._call(self._on_revoked, not_notified)
+                try:
+                    member.committer({})
+                    callback = self._on_revoked
+                except errors.CommitFailedError:  # as in Java: nothing can be committed any more
+                    callback = self._on_lost or self._on_revoked
+                self._call(callback, not_notified)
         finally:
             try:
                 self._finish_async_commits(deadline, "at the end")  # the commits of on_revoked

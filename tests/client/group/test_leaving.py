@@ -126,6 +126,24 @@ def test_who_leaves_in_on_lost_is_not_notified_again_and_does_not_join(fake, kin
 
 
 @ALL_KINDS
+@pytest.mark.parametrize("how", ["unsubscribe", "close"])
+def test_who_leaves_after_the_group_removed_it_has_lost_its_partitions(fake, kind, how):
+    calls: list[tuple[str, list[TopicPartition]]] = []
+    with consumer(fake, kind) as one:
+        one.subscribe(
+            ["t"],
+            on_revoked=lambda partitions: calls.append(("revoked", partitions)),
+            on_lost=lambda partitions: calls.append(("lost", partitions)),
+        )
+        until(lambda: one.assignment() == frozenset(P), one)
+        fake.remove_member("g", one.group_metadata().member_id)
+        thread = one._coordinator._member._thread
+        wait_until(lambda: thread.has_lost_membership)
+        getattr(one, how)()
+    assert calls == [("lost", P)]
+
+
+@ALL_KINDS
 def test_what_a_callback_assigns_after_it_left_stays(fake, kind):
     with consumer(fake, kind) as first, consumer(fake, kind) as second:
         calls: list[list[TopicPartition]] = []
