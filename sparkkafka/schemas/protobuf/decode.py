@@ -85,13 +85,13 @@ class ProtobufDecoder:
         state.needs_runtime[list(damaged)] = False
         bad, normalized_rows, normalized = state.bad | damaged, [], []
         explanations_left = MAX_OWN_REASONS
-        for row in np.flatnonzero(state.needs_runtime).tolist():
+        rows = np.flatnonzero(state.needs_runtime)
+        unread = present.take(arrow.from_numpy(rows)).to_pylist()
+        for row, payload in zip(rows.tolist(), unread, strict=True):
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
                 self._normalizer = ProtobufNormalizer(self._message)
-            bytes_or_reason = self._normalizer.normalize(
-                bytes(present[row].as_buffer()), explains=explanations_left > 0
-            )
+            bytes_or_reason = self._normalizer.normalize(payload, explains=explanations_left > 0)
             if isinstance(bytes_or_reason, str):
                 bad[row] = bytes_or_reason
                 explanations_left -= 1

@@ -128,8 +128,6 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
             else:
                 _, _, at = _find_value(data, inner, at, end)
         return begin, stop, at
-    if wire == types.EGROUP:
-        raise ValueError("a group ends that did not begin")
     _, begin, after = read_value(data, wire, at, end)
     return begin, after, after
 

@@ -45,6 +45,13 @@ MAX_TAG: Final = (1 << 32) - 1
 
 _VARINT_BITS = 70  # ten bytes
 
+_WRONG_WIRES: Final = {
+    EGROUP: "a group ends that did not begin",
+    6: "there is no wire type 6",
+    7: "there is no wire type 7",
+}
+"""What is wrong with a field of a wire type that has no value."""
+
 
 class WireData:
     """Bytes in which messages lie, for NumPy, Arrow and Python."""
@@ -322,16 +329,18 @@ class _Tokenizer:
         wires = np.where(known | invalid, -1, (tags & 7).astype(np.int64))
         # Known tags are recognized by their bytes, so longer ones are not read in waves.
         is_long = known & ~invalid & (body - self.at > widths(tags))
-        is_group = (wires == SGROUP) | (wires == EGROUP)
-        self._read_to_end(np.flatnonzero(is_long | is_group))
-        unreadable = np.flatnonzero(wires > I32)  # the highest wire type
+        self._read_to_end(np.flatnonzero(is_long))
+        groups = np.flatnonzero(wires == SGROUP)
+        self.result.needs_runtime[self._indexes_of(groups)] = True
+        unreadable = np.flatnonzero((wires == EGROUP) | (wires > I32))
         self.result.damage.add(
             self._indexes_of(unreadable).tolist(),
             self.at[unreadable].tolist(),
             tags[unreadable].tolist(),
-            [f"there is no wire type {wire}" for wire in wires[unreadable].tolist()],
+            [_WRONG_WIRES[wire] for wire in wires[unreadable].tolist()],
         )
-        self.at[unreadable], self.next_byte[unreadable] = self.end[unreadable], 0
+        for ended in (groups, unreadable):
+            self.at[ended], self.next_byte[ended] = self.end[ended], 0
         if invalid.any():
             self._add_invalid_tags(np.flatnonzero(invalid), is_cut)
         for wire in (VARINT, I64, LEN, I32):
@@ -396,7 +405,7 @@ class _Tokenizer:
             start, tag = at, 0
             try:
                 tag, at = read_tag(raw, at, end)
-                if tag & 7 in (SGROUP, EGROUP):
+                if tag & 7 == SGROUP:
                     self.result.needs_runtime[message] = True
                     return
                 value, begin, at = read_value(raw, tag & 7, at, end)
@@ -476,7 +485,7 @@ def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
             raise ValueError(_reason(wire, end - begin, value))
         return value, begin, after
     if wire not in FIXED_WIDTH:
-        raise ValueError(f"there is no wire type {wire}")
+        raise ValueError(_WRONG_WIRES[wire])
     after = at + FIXED_WIDTH[wire]
     if after > end:
         raise ValueError(_reason(wire, end - at))
