@@ -43,7 +43,7 @@ from sparkkafka.schemas.json.object_fields import (
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
-from sparkkafka.schemas.json.uniform_objects import read_uniform
+from sparkkafka.schemas.json.uniform_objects import UniformReader
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
@@ -213,17 +213,31 @@ class _Batch:
         if decoder.batches_until_uniform:  # the texts of an earlier batch differed in more
             decoder.batches_until_uniform -= 1
             return is_read
-        if not self._is_utf8.all():
-            return is_read
         for part in self._cut_by_size(np.arange(len(is_read))):
-            offsets = self._offsets[part[0] : part[-1] + 2]
+            first, last = int(part[0]), int(part[-1]) + 1
+            offsets = self._offsets[first : last + 1]
             data = self.data[offsets[0] : offsets[-1]]
-            read = read_uniform(decoder.root, data, offsets - offsets[0], _convert_texts)
-            if read is not None:
-                rows, values = read
-                self._blocks.append(values)
-                self._block_rows.append(rows + part[0])
-                is_read[rows + part[0]] = True
+            try:
+                reader = UniformReader(
+                    decoder.root,
+                    data,
+                    offsets - offsets[0],
+                    self._is_utf8[first:last],
+                    _convert_texts,
+                    self._convert_each,
+                    with_rest=decoder.with_rest,
+                )
+                values = reader.values()
+                rests = reader.rests() if decoder.with_rest else None
+            except ValueError:
+                continue
+            rows = reader.rows + first
+            self._blocks.append(values)
+            self._block_rows.append(rows)
+            self._reasons |= {int(rows[index]): why for index, why in reader.reasons.items()}
+            if rests is not None:
+                self._joined_rests.append((rows, rests.view(pa.string())))
+            is_read[rows] = True
         if not is_read.any():
             decoder.batches_until_uniform = UNIFORM_RETRY_BATCHES
         return is_read
@@ -378,25 +392,49 @@ class _Batch:
         """Return the column of one separate field, null for doubtful rows. `values` are the
         positions of its values. Rows with a value that cannot be read without its row become
         doubtful."""
-        field = self._decoder.separate_fields[name]
         texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
+        field = self._decoder.separate_fields[name]
+        column, reasons = self._read_texts(field, f".{name}", texts, values.texts, doubtful)
+        misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
+        misfits[list(reasons)] = True
+        if not self._decoder.with_rest:
+            self._misfit_reasons = reasons | self._misfit_reasons
+        return column
+
+    def _convert_each(
+        self, node: JsonNode, path: str, texts: pa.Array
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """Convert the JSON texts of a node's values one by one; null stays null. Return also why
+        values do not fit, by their index. Raises ValueError for a text that is not JSON."""
+        doubtful = np.zeros(len(texts), np.bool_)
+        rows = np.flatnonzero(arrow.is_valid(texts))
+        read = self._read_texts(_SeparateField(node), path, texts.drop_null(), rows, doubtful)
+        if doubtful.any():
+            raise ValueError
+        return read
+
+    def _read_texts(
+        self, field: _SeparateField, path: str, texts: pa.Array, rows: Ints, doubtful: Flags
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """Return the column of a field whose values have these JSON texts, one at each of `rows`,
+        and why values do not fit, by row; these are null. Rows of texts that are not JSON become
+        doubtful."""
         column = pa.nulls(0, field.node.type)
-        rows = np.zeros(0, np.int64)
+        read_rows = np.zeros(0, np.int64)
         to_parse = np.arange(len(texts))
         if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
             texts_of_json, must_parse = compact(
                 texts, keep_escapes=field.node.kind == JsonKind.JSON_TEXT
             )
             column = _json_column(texts_of_json, field.node)
-            rows, to_parse = values.texts, np.flatnonzero(must_parse)
+            read_rows, to_parse = rows, np.flatnonzero(must_parse)
             if len(to_parse):
                 copied = np.flatnonzero(~must_parse)
-                rows, column = rows[copied], column.take(arrow.from_numpy(copied))
-        misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
+                read_rows, column = rows[copied], column.take(arrow.from_numpy(copied))
         normalized, normalized_rows = [], []
         reasons: dict[int, str] = {}
         wrong_types: dict[type, str] = {}  # why values of these Python types do not fit
-        for row, value in self._parsed_values(texts, to_parse, values.texts, doubtful):
+        for row, value in self._parsed_values(texts, to_parse, rows, doubtful):
             python_type = type(value)
             if python_type in wrong_types:
                 reasons[row] = wrong_types[python_type]
@@ -405,16 +443,13 @@ class _Batch:
                 text = field.write(value)
             except UnfitError as error:
                 is_wrong_type = isinstance(error, WrongTypeError) and not error.path
-                error.path.append(f".{name}")
+                error.path.append(path)
                 reasons[row] = str(error)
                 if is_wrong_type:
                     wrong_types[python_type] = reasons[row]
                 continue
             normalized.append(f'{{"v":{text}}}'.encode())
             normalized_rows.append(row)
-        misfits[list(reasons)] = True
-        if not self._decoder.with_rest:
-            self._misfit_reasons = reasons | self._misfit_reasons
         if normalized:
             try:
                 others = field.reader.read(arrow.binary_array(normalized))
@@ -422,8 +457,8 @@ class _Batch:
                 doubtful[normalized_rows] = True
             else:
                 column = pa.concat_arrays([column, others])
-                rows = np.append(rows, normalized_rows)
-        return arrays.spread(column, rows, len(doubtful))
+                read_rows = np.append(read_rows, normalized_rows)
+        return arrays.spread(column, read_rows, len(doubtful)), reasons
 
     def _parsed_values(
         self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags

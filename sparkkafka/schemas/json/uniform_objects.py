@@ -2,7 +2,8 @@
 
 The bytes between the values are compared with those of one text, the model. Then the values of each
 field are copied to a column, which Arrow converts as its JSON reader does: this takes about half of
-the reader's time.
+the reader's time. What no field takes (the rest) is copied, too: values of fields that the type
+lacks, and values that do not fit their field.
 
 Nothing is assumed: each byte of a text that is read here equals the model's, or belongs to a value
 that is checked. All other texts are left to the caller.
@@ -11,13 +12,15 @@ that is checked. All other texts are left to the caller.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
@@ -30,8 +33,12 @@ _TEXTS: Final = frozenset(
         *(JsonKind.DATE, JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP),
     }
 )
-_WHOLE_NUMBERS: Final = frozenset({JsonKind.INTEGER, JsonKind.EPOCH_MILLIS, JsonKind.EPOCH_DAYS})
-_READABLE: Final = _TEXTS | _WHOLE_NUMBERS | {JsonKind.FLOAT, JsonKind.BOOL}
+_NUMBERS: Final = frozenset(
+    {JsonKind.INTEGER, JsonKind.EPOCH_MILLIS, JsonKind.EPOCH_DAYS, JsonKind.FLOAT}
+)
+_READABLE: Final = _TEXTS | _NUMBERS | {JsonKind.BOOL}
+_COMPARED: Final = _READABLE | {JsonKind.STRUCT, JsonKind.LIST, JsonKind.MAP}
+"""Of the others, a string or number may be a value."""
 
 _NAME: Final = re.compile(rb'[{,] *"([^"]*)" *: *')
 _VALUE: Final = re.compile(rb'"[^"]*"|[^"{}\[\],: ]+')
@@ -40,29 +47,11 @@ _END: Final = re.compile(rb" *\}")
 Convert: TypeAlias = Callable[[JsonNode, pa.Array], pa.Array]
 """Converts a binary array with strings, or with the texts of numbers, to the type of a node. Raises
 ValueError."""
+ConvertEach: TypeAlias = Callable[[JsonNode, str, pa.Array], tuple[pa.Array, dict[int, str]]]
+"""Converts the JSON texts of values of a node one by one; the string is its path. Returns also why
+values do not fit, by their index; they become null. Raises ValueError for what is not JSON."""
 Fields: TypeAlias = dict[str, Any]
 """An object's fields: by name the index of the value, the Fields of an object, or None for null."""
-
-
-def read_uniform(
-    root: JsonNode, data: Bytes, offsets: Ints, convert: Convert
-) -> tuple[Ints, pa.Array] | None:
-    """Return the rows whose texts differ from the middle one only in their values, and the values
-    of these rows; None if they are less than three quarters, so that a reader of all is faster.
-
-    Text i has the bytes of `data` from offsets[i] to offsets[i + 1]; all texts are UTF-8."""
-    middle = len(offsets) // 2 - 1
-    try:
-        model = _Model(root, data[offsets[middle] : offsets[middle + 1]].tobytes())
-        fits, spans = model.find_values(data, offsets)
-        rows = np.flatnonzero(fits)
-        if not _are_most(fits):
-            return None
-        if len(rows) < len(fits):
-            spans = [(starts[rows], lengths[rows]) for starts, lengths in spans]
-        return rows, model.struct_of(data, spans, convert)
-    except ValueError:  # ArrowInvalid is one
-        return None
 
 
 def _are_most(fits: Flags) -> bool:
@@ -84,66 +73,105 @@ def _quotes_and_special_bytes(data: Bytes) -> tuple[Ints, Ints]:
     return np.concatenate(quotes), np.concatenate(special)
 
 
-_Spans: TypeAlias = tuple[Ints, Ints]
-"""Where the values of a field begin in the data, and their lengths: -1 for null."""
+class _Spans(NamedTuple):
+    """Where the values of a field begin in the data, and their lengths, without the quotes of
+    strings; which are strings; which have the type of the field; and which do not fit it. The
+    others are null."""
+
+    starts: Ints
+    lengths: Ints
+    is_string: Flags
+    is_typed: Flags
+    is_misfit: Flags
 
 
 class _Value(NamedTuple):
     """A value of the model. `before`: the bytes between the value before it, or the begin of the
-    text, and this one."""
+    text, and this one. `node`: None for a field that the type lacks."""
 
     before: bytes
-    node: JsonNode
+    node: JsonNode | None
+    path: str
 
 
-class _Model:
-    """The names and white space of a JSON object, with which other texts are compared.
+class UniformReader:
+    """Reads the texts that differ from the middle one, the model, only in their values. `rows`:
+    their indexes. `reasons`: why values do not fit, by the index in `rows`, once `values` has read
+    them; with a rest, they are a part of it instead.
 
-    Raises ValueError for an object that has something else than readable fields of `root`."""
+    Text i has the bytes of `data` from offsets[i] to offsets[i + 1].
 
-    def __init__(self, root: JsonNode, text: bytes) -> None:
-        self._root = root
-        self._text = text
+    Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read, so
+    that another reader is faster: they must have the model's bytes between values. Arrays are not
+    read, nor fields that the type lacks unless `with_rest`, and no empty objects in these. Methods
+    raise it, too, for what only looks like a number."""
+
+    def __init__(
+        self,
+        root: JsonNode,
+        data: Bytes,
+        offsets: Ints,
+        is_utf8: Flags,
+        convert: Convert,
+        convert_each: ConvertEach,
+        *,
+        with_rest: bool,
+    ) -> None:
+        self._root, self._data, self._with_rest = root, data, with_rest
+        self._convert, self._convert_each = convert, convert_each
+        middle = len(offsets) // 2 - 1
+        self._text = text = data[offsets[middle] : offsets[middle + 1]].tobytes()
+        if syntax.nests_too_deep(text):
+            raise ValueError
         self._values: list[_Value] = []
         self._last_end = 0  # of the last value so far
-        self._fields, end = self._find_fields(root, 0)
-        self._after = text[self._last_end :]
+        self._fields, end = self._find_fields(root, 0, "")
         if end != len(text) or not self._values or b"\\" in text:
             raise ValueError
-        syntax.parse(text)
+        syntax.parse(text, is_shallow=True)
+        fits, spans = self._find_values(offsets, is_utf8)
+        if not _are_most(fits):
+            raise ValueError
+        self.rows = np.flatnonzero(fits)
+        if len(self.rows) < len(fits):
+            spans = [_Spans._make(column[self.rows] for column in columns) for columns in spans]
+        self._spans = spans
+        self.reasons: dict[int, str] = {}
 
-    def _find_fields(self, node: JsonNode, at: int) -> tuple[Fields, int]:
+    def _find_fields(self, node: JsonNode | None, at: int, path: str) -> tuple[Fields, int]:
         """Find the values of the object at a position of the text. Return its fields and end."""
         text = self._text
         fields: Fields = {}
         while match := _NAME.match(text, at):
             name, at = match[1].decode(), match.end()
-            child = node.children.get(name)
+            child = None if node is None else node.children.get(name)
             value = _VALUE.match(text, at)
-            if child is None or name in fields:
+            if name in fields or (child is None and not self._with_rest):
                 raise ValueError
-            if value is None and child.kind == JsonKind.STRUCT:
-                fields[name], at = self._find_fields(child, at)
+            field_path = f"{path}.{name}"
+            if value is None and (child is None or child.kind == JsonKind.STRUCT):
+                fields[name], at = self._find_fields(child, at, field_path)
                 continue
-            if value is None or (child.kind not in _READABLE and value[0] != b"null"):
+            if value is None or (value[0] != b"null" and child and child.kind not in _COMPARED):
                 raise ValueError
             fields[name] = None
-            if child.kind in _READABLE:
+            if child is None or child.kind in _READABLE or value[0] != b"null":
                 fields[name] = len(self._values)
-                self._values.append(_Value(text[self._last_end : at], child))
+                self._values.append(_Value(text[self._last_end : at], child, field_path))
                 self._last_end = value.end()
             at = value.end()
         end = _END.match(text, at)
-        if end is None:
+        if end is None or (node is None and not fields):
             raise ValueError
         return fields, end.end()
 
-    def find_values(self, data: Bytes, offsets: Ints) -> tuple[Flags, list[_Spans]]:
+    def _find_values(self, offsets: Ints, is_utf8: Flags) -> tuple[Flags, list[_Spans]]:
         """Return which texts have the model's bytes between values, and the values of each field.
         Those of other texts are anywhere, and some are left out if the texts are many."""
+        data = self._data
         before = self._values[0].before
         at, ends = offsets[:-1], offsets[1:]
-        fits = _begins_with(data, at, before)
+        fits = is_utf8 & _begins_with(data, at, before)
         spans: list[_Spans] = []
         if not _are_most(fits):
             return fits, spans
@@ -154,27 +182,44 @@ class _Model:
         if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
             quote = np.searchsorted(quotes, at)
         at, quote = at + len(before), quote + before.count(b'"')
-        following = [*(value.before for value in self._values[1:]), self._after]
-        for (_, node), after in zip(self._values, following, strict=True):
-            start, next_quote = at, quotes.take(quote, mode="clip")
-            if node.kind in _TEXTS:
-                is_string = next_quote == at
+        following = [value.before for value in self._values[1:]] + [self._text[self._last_end :]]
+        for (_, node, _), after in zip(self._values, following, strict=True):
+            next_quote = quotes.take(quote, mode="clip")
+            is_string = next_quote == at
+            string_count = np.count_nonzero(is_string)
+            if string_count == len(at):
                 start, end = at + 1, quotes.take(quote + 1, mode="clip")
-                lengths, at, quote = end - start, end + 1, quote + 2
-                if not is_string.all():
-                    fits &= is_string | _begins_with(data, start - 1, b"null")
-                    lengths = np.where(is_string, lengths, -1)
-                    # `start` is behind the quote of a string, so one byte into null.
-                    at = np.where(is_string, at, start + len("ull"))
-                    quote -= 2 * ~is_string  # null has no quotes
+                at, quote = end + 1, quote + 2
             else:
-                at = next_quote - after.index(b'"') if b'"' in after else ends - len(after)
-                lengths = at - start
-                fits &= _are_values(data, start, lengths, node.kind)
-                is_null = data.take(start, mode="clip") == ord("n")
-                if is_null.any():
-                    lengths = np.where(is_null, -1, lengths)
-            spans.append((start, lengths))
+                start = at
+                end = next_quote - after.index(b'"') if b'"' in after else ends - len(after)
+                at = end
+                if string_count:  # the others have no quotes
+                    start = start + is_string
+                    end = np.where(is_string, quotes.take(quote + 1, mode="clip"), end)
+                    at, quote = end + is_string, quote + 2 * is_string
+            lengths = end - start
+            kind = None if node is None else node.kind
+            if kind in _TEXTS:
+                is_typed = is_string
+            elif kind not in _READABLE:
+                is_typed = np.zeros(len(at), np.bool_)
+            else:
+                is_typed = _are_values(data, start, lengths, kind)
+                if string_count:
+                    is_typed &= ~is_string
+            is_misfit = ~is_typed
+            if node is not None and is_misfit.any():
+                is_misfit &= is_string | (lengths != 4) | ~_begins_with(data, start, b"null")
+            if is_misfit.any():
+                can_be = ~is_misfit
+                if kind != JsonKind.LENIENT:  # which takes the text of any value
+                    can_be |= is_string | _are_values(data, start, lengths, JsonKind.BOOL)
+                    can_be |= (lengths == 4) & _begins_with(data, start, b"null")
+                    if kind not in _NUMBERS:  # in which 0.0 may be an integer
+                        can_be |= _are_values(data, start, lengths, JsonKind.FLOAT)
+                fits &= can_be
+            spans.append(_Spans(start, lengths, is_string, is_typed, is_misfit))
             fits &= _begins_with(data, at, after)
             if not _are_most(fits):
                 break
@@ -182,16 +227,80 @@ class _Model:
         fits &= at == ends
         return fits, spans
 
-    def struct_of(self, data: Bytes, spans: Sequence[_Spans], convert: Convert) -> pa.Array:
-        """Return the values of texts, which are at `spans`. Raises ValueError if `convert` does."""
-        buffer = pa.py_buffer(data)
-        columns = []
-        for (_, node), (starts, lengths) in zip(self._values, spans, strict=True):
-            column = gather(buffer, starts, lengths)
+    def values(self) -> pa.Array:
+        """Return the structs of all rows."""
+        return self._structs_of(self._root, self._fields)
+
+    def rests(self) -> pa.Array | None:
+        """Return JSON texts of what no field took, null for nothing; None if there are none."""
+        return self._rests_of(self._fields)
+
+    def _structs_of(self, node: JsonNode, fields: Fields) -> pa.Array:
+        """Return the structs of a node, whose `fields` have the indexes of their values."""
+        children = []
+        for name, child in node.children.items():
+            part = fields.get(name)
+            if isinstance(part, dict):
+                children.append(self._structs_of(child, part))
+            elif part is None:
+                children.append(pa.nulls(len(self.rows), child.type))
+            else:
+                children.append(self._column_of(child, part))
+        return pa.Array.from_buffers(node.type, len(self.rows), [None], children=children)
+
+    def _column_of(self, node: JsonNode, index: int) -> pa.Array:
+        """Return the column of a value of the model, null where it does not fit."""
+        starts, lengths, _, is_typed, is_misfit = self._spans[index]
+        path = self._values[index].path
+        reasons: dict[int, str] = {}
+        if node.kind not in _READABLE:
+            column = pa.nulls(len(self.rows), node.type)
+        else:
+            if not is_typed.all():
+                lengths = np.where(is_typed, lengths, -1)
+            texts = gather(pa.py_buffer(self._data), starts, lengths)
             if node.kind == JsonKind.FLOAT:
-                _check_exponents(column)
-            columns.append(convert(node, column))
-        return _struct(self._root, self._fields, columns, len(columns[0]))
+                _check_exponents(texts)
+            try:
+                column = self._convert(node, texts)
+            except ValueError:
+                texts = self._texts(index, is_typed | is_misfit)
+                column, reasons = self._convert_each(node, path, texts)
+                is_misfit[:] = False
+                is_misfit[list(reasons)] = True
+        if not self._with_rest and is_misfit.any():
+            if not reasons:
+                _, reasons = self._convert_each(node, path, self._texts(index, is_misfit))
+            self.reasons = reasons | self.reasons  # that of the first field counts
+        return column
+
+    def _texts(self, index: int, is_wanted: Flags) -> pa.Array:
+        """Return the JSON texts of a value of the model where they are wanted, else null."""
+        starts, lengths, is_string, *_ = self._spans[index]
+        lengths = np.where(is_wanted, lengths + 2 * is_string, -1)
+        return gather(pa.py_buffer(self._data), starts - is_string, lengths)
+
+    def _rests_of(self, fields: Fields) -> pa.Array | None:
+        """Return JSON objects of what no field took of objects with these `fields`, null for
+        nothing; None if there is nothing in any text."""
+        members = []
+        for name, part in fields.items():
+            values = None
+            if isinstance(part, dict):
+                values = self._rests_of(part)
+            elif part is not None and self._spans[part].is_misfit.any():
+                values = self._texts(part, self._spans[part].is_misfit)
+                _check_numbers(values)
+            if values is not None:
+                members.append(_joined(f',"{name}":', values, ""))
+        if not members:
+            return None
+        nothing = binary_array([b""])[0]
+        joined = pc.binary_join_element_wise(*members, nothing, null_handling="replace")
+        # Without the first comma; without members the length is -1, for null.
+        offsets = blob_offsets(joined).astype(np.int64)
+        joined = gather(joined.buffers()[2], offsets[:-1] + 1, np.diff(offsets) - 1)
+        return _joined("{", joined, "}")
 
 
 def _begins_with(data: Bytes, at: Ints, expected: bytes) -> Flags:
@@ -208,43 +317,36 @@ def _begins_with(data: Bytes, at: Ints, expected: bytes) -> Flags:
     return flags
 
 
-def _struct(node: JsonNode, fields: Fields, columns: Sequence[pa.Array], rows: int) -> pa.Array:
-    """Return the structs of a node, whose `fields` have their values in `columns`."""
-    children = []
-    for name, child in node.children.items():
-        part = fields.get(name)
-        if isinstance(part, dict):
-            children.append(_struct(child, part, columns, rows))
-        else:
-            children.append(pa.nulls(rows, child.type) if part is None else columns[part])
-    return pa.Array.from_buffers(node.type, rows, [None], children=children)
+def _joined(before: str, values: pa.Array, after: str) -> pa.Array:
+    """Return binary values with these texts around each; null stays null."""
+    # Python's bytes would import pandas here.
+    first, last, nothing = binary_array([before.encode(), after.encode(), b""])
+    return pc.binary_join_element_wise(first, values, last, nothing, null_handling="emit_null")
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
 def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Flags:
-    """Return at which positions a boolean or number, as the kind says, or null can be. That of a
-    number is for Arrow to say, except for what it accepts and JSON does not."""
+    """Return at which positions a boolean or number, as the kind says, can be. That of a number is
+    for Arrow to say, except for what it accepts and JSON does not."""
     fits: Flags
-    first = data.take(starts, mode="clip")
     if kind == JsonKind.BOOL:
         fits = (lengths == 4) & _begins_with(data, starts, b"true")
         fits |= (lengths == 5) & _begins_with(data, starts, b"false")
-    else:
-        last = data.take(starts + lengths - 1, mode="clip")
-        is_negative = first == ord("-")
-        if is_negative.any():
-            first = data.take(starts + is_negative, mode="clip")
-        fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
-        is_zero = first == ord("0")
-        if is_zero.any():  # 007 is no number, and 0x7 none of JSON
-            is_longer = lengths - is_negative > 1
-            if kind == JsonKind.FLOAT:
-                is_longer &= _are_digits(data.take(starts + is_negative + 1, mode="clip"))
-            fits &= ~(is_zero & is_longer)
-    if (first == ord("n")).any():
-        fits |= (lengths == 4) & _begins_with(data, starts, b"null")
+        return fits
+    first = data.take(starts, mode="clip")
+    last = data.take(starts + lengths - 1, mode="clip")
+    is_negative = first == ord("-")
+    if is_negative.any():
+        first = data.take(starts + is_negative, mode="clip")
+    fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
+    is_zero = first == ord("0")
+    if is_zero.any():  # 007 is no number, and 0x7 none of JSON
+        is_longer = lengths - is_negative > 1
+        if kind == JsonKind.FLOAT:
+            is_longer &= _are_digits(data.take(starts + is_negative + 1, mode="clip"))
+        fits &= ~(is_zero & is_longer)
     return fits
 
 
@@ -260,3 +362,15 @@ def _check_exponents(numbers: pa.Array) -> None:
     is_exponent = data | 0x20 == ord("e")
     if is_exponent.any() and (data[np.flatnonzero(is_exponent) - 1] == ord(".")).any():
         raise ValueError
+
+
+def _check_numbers(texts: pa.Array) -> None:
+    """Raise ValueError if one of these texts, of strings, booleans, null and what `_are_values`
+    takes for numbers, is no JSON."""
+    data, offsets = arrays.content_of(texts)
+    first = data.take(offsets[:-1], mode="clip") if len(data) else data
+    is_number = (first == ord("-")) | _are_digits(first)
+    if is_number.any():
+        numbers = texts.filter(from_numpy(is_number & (np.diff(offsets) > 0)))
+        _check_exponents(numbers)
+        numbers.view(pa.string()).cast(pa.float64())

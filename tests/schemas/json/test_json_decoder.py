@@ -26,8 +26,10 @@ NO_SCHEMA = Schema("json", "")
 ONE_BY_ONE = 10**9
 
 
-def run(kind: pa.DataType, *payloads: bytes | None, rest: bool = False) -> Decoded:
-    read = decoder(NO_SCHEMA, None, kind, rest=rest).decode(pa.array(payloads, pa.binary()))
+def run(
+    kind: pa.DataType, *payloads: bytes | None, rest: bool = False, schema: Schema = NO_SCHEMA
+) -> Decoded:
+    read = decoder(schema, None, kind, rest=rest).decode(pa.array(payloads, pa.binary()))
     read.values.validate(full=True)
     assert read.values.type == kind
     assert len(read.values) == len(payloads)
@@ -92,13 +94,15 @@ SEPARATE = pa.struct(
 """pyarrow's reader can read neither maps nor durations."""
 
 
-def assert_as_one_by_one(kind: pa.DataType, payloads: list[bytes], rest: bool = False) -> None:
+def assert_as_one_by_one(
+    kind: pa.DataType, payloads: list[bytes], rest: bool = False, schema: Schema = NO_SCHEMA
+) -> None:
     """Payloads that are read at once give the values, bad rows, reasons and rests of one by one."""
     read = []
     for fewest in (1, ONE_BY_ONE):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
-            read.append(run(kind, *payloads, rest=rest))
+            read.append(run(kind, *payloads, rest=rest, schema=schema))
     at_once, one_by_one = read
     assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
     assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
@@ -331,18 +335,18 @@ def test_long_strings_of_texts_with_other_fields_are_kept_from_pyarrows_reader(
     batch only."""
     sizes: list[int] = []
     compared: list[int] = []
-    read, read_uniform = decode.BlockReader.read, decode.read_uniform
+    read, uniform = decode.BlockReader.read, decode.UniformReader
 
     def noted(reader: decode.BlockReader, texts: pa.Array, *strings: pa.Array | None) -> pa.Array:
         sizes.append(texts.nbytes)
         return read(reader, texts, *strings)
 
-    def noted_uniform(root: Any, data: Any, *arguments: Any) -> Any:
+    def noted_uniform(root: Any, data: Any, *arguments: Any, **options: bool) -> Any:
         compared.append(len(data))
-        return read_uniform(root, data, *arguments)
+        return uniform(root, data, *arguments, **options)
 
     monkeypatch.setattr(decode.BlockReader, "read", noted)
-    monkeypatch.setattr(decode, "read_uniform", noted_uniform)
+    monkeypatch.setattr(decode, "UniformReader", noted_uniform)
     forms = (b'{"id":%d,"text":"%s"}', b'{"x":%d,"text":"%s"}')
     rows = [forms[i % 2] % (i, b"%d" % (i % 10) * 1000) for i in range(100)]
     json_decoder = decode.JsonDecoder(node_of_type(LONG))
@@ -365,6 +369,13 @@ UNIFORM = pa.struct(
         ("lines", pa.list_(pa.string())),
     ]
 )
+UNIFORM_SCHEMA = """{"type": "object", "properties": {
+    "id": {"type": "integer"}, "small": {"type": "integer", "minimum": -9, "maximum": 9},
+    "price": {"type": "number"}, "ok": {"type": "boolean"}, "text": {"type": "string"},
+    "home": {"type": "object", "properties": {
+        "zip": {"type": "integer"}, "day": {"type": "string", "format": "date"},
+        "at": {"type": "integer"}}},
+    "lines": {"type": "array", "items": {"type": "string"}}}}"""
 UNIFORM_TEXT = (
     b'{"id": %d, "price":-0.5, "ok" :true, "text": "a, b:{%d}", "small": null, '
     b'"home":{ "zip": 12, "day": "2026-01-02" }, "lines": null}'
@@ -404,6 +415,7 @@ def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.Monk
     }
 
 
+@pytest.mark.parametrize("rest", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(
     ("part", "other"),
@@ -431,14 +443,115 @@ def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.Monk
         (b"a, b", b"\xc3\xa9"),
         (b"a, b", b"\\ud800"),
         (b"{ ", b"{\n"),
+        *((b'"a, b:{3}"', word) for word in (b"5", b"-1.5e3", b"1.e5", b"1x2", b"true", b"null")),
+        *((b'"a, b:{3}"', word) for word in (b'{"a":1}', b"[]", b"nul", b"01", b'"5')),
+        *((b'"2026-01-02"', word) for word in (b"5", b'"2026-13-01"', b'"x, \\"y"', b"false")),
+        *((b'"more": "x', word) for word in (b'"more":"', b'"more": null, "y": "', b'"id": "')),
+        *((b'"x3"', word) for word in (b"1e400", b"1" * 400, b"-", b"1x2", b"0x1", b"nul", b"01")),
+        *((b'"x3"', word) for word in (b'"\\u0041"', b'"\x7f"', b"-0", b"false", b"null", b"[1]")),
+        (b'{"deep": 3}', b'"deep"'),
+        (b'{"deep": 3}', b'{"deep":3}'),
+        (b'{"deep": 3}', b"{}"),
     ],
 )
-def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool) -> None:
+def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool, rest: bool) -> None:
     payloads = uniform_texts(9)
+    if rest:
+        more = b'"more": "x%d", "in": {"deep": %d}, "home"'
+        payloads = [row.replace(b'"home"', more % (3, 3)) for row in payloads]
     row = 8 if last else 3
-    assert part in payloads[row]
+    payloads[row] = payloads[row].replace(b"{8}", b"{3}")
+    if part not in payloads[row]:
+        assert not rest
+        return
     payloads[row] = payloads[row].replace(part, other)
-    assert_as_one_by_one(UNIFORM, payloads)
+    assert_as_one_by_one(UNIFORM, payloads, rest)
+
+
+_SCALARS = ["1", "-7", "1.5", "1e2", "12345678901234567890", "true", "null", '"x"', '"1"']
+_SCALARS += [
+    '"2026-01-02"',
+    '"2026-13-45"',
+    '"a, \\"b"',
+    '"é:{"',
+    "1.e5",
+    "[1]",
+    '{"a": 1}',
+    "1e400",
+]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=examples(60))
+def test_uniform_texts_with_any_values_are_as_one_by_one(seed: int) -> None:
+    dice = random.Random(seed)
+    layout = '{"id":%s,"x": %s, "text":%s,"home": {"zip":%s, "y":{"z":%s},"day":%s }, "price":%s}'
+    usual = [dice.choice(_SCALARS[:12]) for _ in range(7)]
+    odd = dice.choice([0.02, 0.1, 0.5])
+    rows = [
+        layout % tuple(dice.choice(_SCALARS) if dice.random() < odd else text for text in usual)
+        for _ in range(dice.choice([3, 8, 40]))
+    ]
+    # Without a schema, a string takes the text of any value.
+    schema = dice.choice([NO_SCHEMA, Schema("json", UNIFORM_SCHEMA)])
+    payloads = [row.encode() for row in rows]
+    assert_as_one_by_one(UNIFORM, payloads, rest=dice.random() < 0.7, schema=schema)
+
+
+@pytest.mark.parametrize("share", [3, 1])
+@pytest.mark.parametrize(
+    ("part", "other", "reason", "left"),
+    [
+        (
+            b": 12",
+            b': "12"',
+            "field home.zip: is a string, not a whole number",
+            '{"home":{"zip":"12"}}',
+        ),
+        (b"-0.5", b"true", "field price: is a boolean, not a number", '{"price":true}'),
+        (b": 12", b": 70000", "field home.zip: is a number that", '{"home":{"zip":70000}}'),
+        (b"true", b'"yes"', "field ok: is a string, not a boolean", '{"ok":"yes"}'),
+        (b'"2026-01-02"', b"5", "field home.day: is a number, not a st", '{"home":{"day":5}}'),
+        (b'"2026-01-02"', b'"x"', "field home.day: is a string that is", '{"home":{"day":"x"}}'),
+        (b'"a, b:{0}"', b"2", "field text: is a number, not a string", '{"text":2}'),
+        (b'"lines": null', b'"lines": 1', "field lines: is a number, not an array", '{"lines":1}'),
+        (b'"lines"', b'"a": 1, "b":{"c": "d"}, "lines"', None, '{"a":1,"b":{"c":"d"}}'),
+    ],
+)
+def test_what_does_not_fit_uniform_texts_is_found_by_columns(
+    part: bytes,
+    other: bytes,
+    reason: str | None,
+    left: str,
+    share: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(JsonNormalizer, "read")  # which reads one by one
+    monkeypatch.delattr(JsonNormalizer, "rest_of")
+    if share > 1 and b"lines" in part:
+        return  # the texts differ in more than their values
+    rows = [UNIFORM_TEXT % (number + 2000, 0) for number in range(300)]
+    changed = range(0, 300, share)
+    for row in changed:
+        rows[row] = rows[row].replace(part, other)
+    schema = Schema("json", UNIFORM_SCHEMA)
+    with_rest = run(UNIFORM, *rows, rest=True, schema=schema)
+    assert with_rest.bad_rows.tolist() == []
+    assert with_rest.rest is not None
+    assert with_rest.rest.to_pylist() == [left if row % share == 0 else None for row in range(300)]
+    if reason is not None:
+        decoded = run(UNIFORM, *rows, schema=schema)
+        assert decoded.bad_rows.tolist() == list(changed)
+        assert all(text.startswith(reason) for text in decoded.reasons)
+
+
+def test_a_deep_object_that_no_field_has_is_refused_in_uniform_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decode, "MIN_BLOCK_ROWS", 1)
+    deep = b'{"x":' * 5000 + b"1" + b"}" * 5000
+    read = run(UNIFORM, *[b'{"id":1,"y":%s}' % deep] * 3, rest=True)
+    assert read.bad_rows.tolist() == [0, 1, 2]
 
 
 def test_a_string_without_an_end_is_no_null() -> None:
