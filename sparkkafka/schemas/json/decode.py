@@ -637,8 +637,12 @@ class _Batch:
                 return rows[is_suspect], names, [rows[~is_suspect]]
         if error.field is not None and self._can_be_separate([error.field]):
             return rows, {error.field}, []
-        if error.is_syntax and np.any(is_damaged := self._is_damaged[rows]):
-            return rows[is_damaged], set(), [rows[~is_damaged]]
+        if error.is_syntax and np.any(is_damaged := self._is_no_json[rows]):
+            damaged = rows[is_damaged]
+            self._reasons |= dict.fromkeys(
+                damaged[MAX_OWN_REASONS:].tolist(), "the value is not JSON"
+            )
+            return damaged[:MAX_OWN_REASONS], set(), [rows[~is_damaged]]
         if knows_row:
             after = rows[stopped_at + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
@@ -652,9 +656,15 @@ class _Batch:
         return self._separations_left > 0 and self._decoder.can_be_separate(names)
 
     @cached_property
-    def _is_damaged(self) -> Flags:
-        """The texts whose quotes or brackets do not match, or that have a name with an escape."""
-        return object_fields(self.data, self._offsets, [], []).is_unclear
+    def _is_no_json(self) -> Flags:
+        """Which texts Python's parser refuses. As Latin-1 they have a character for each byte, and
+        no other structure: UTF-8 is ASCII but for bytes inside strings."""
+        content = self.data.tobytes().decode("latin-1")
+        bounds = self._offsets.tolist()
+        return np.array(
+            [not syntax.is_json(content[start:end]) for start, end in itertools.pairwise(bounds)],
+            np.bool_,
+        )
 
     # --- one by one -------------------------------------------------------------------------------
 

@@ -232,6 +232,29 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
         assert read.rest == alone.rest
 
 
+@pytest.mark.parametrize("wrong", [b"[1 2]", b"[1],", b"x", b'"\\q"', b'"\t"', b"[01]"])
+def test_objects_that_are_no_json_inside_cost_the_others_nothing(
+    wrong: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = pa.struct([("id", pa.int64()), ("n", pa.list_(pa.int64()))])
+    good = [b'{"id":1,"n":[1]}', b'{"x":"\xc3\xa9","n":null}']
+    rows = [good[n % 2] for n in range(2000)]
+    rows[5::10] = [b'{"id":1,"n":%s}' % wrong] * 200
+    normalized = []
+    read = JsonNormalizer.read
+
+    def noted(normalizer: JsonNormalizer, payload: bytes) -> tuple[str, str | None]:
+        normalized.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(JsonNormalizer, "read", noted)
+    decoded = run(kind, *rows)
+    assert decoded.bad_rows.tolist() == list(range(5, 2000, 10))
+    assert decoded.reasons[MAX_OWN_REASONS:] == ("the value is not JSON",) * (200 - MAX_OWN_REASONS)
+    assert all("at character" in reason for reason in decoded.reasons[:MAX_OWN_REASONS])
+    assert normalized == [rows[5]] * MAX_OWN_REASONS
+
+
 def test_what_is_left_with_escapes_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = pa.struct([("id", pa.int64())])
     lefts = [
