@@ -948,18 +948,22 @@ class BlockReader:
             inner_fields = _fields_below(root, f"/{outer}")
             for name, path, node in itertools.chain([(outer, f"/{outer}", root)], inner_fields):
                 fitting.setdefault(name, []).append(_fitting_pattern(node))
+                while node.kind == JsonKind.LIST:  # the reader names the type of the items
+                    node = node.item
                 types = (str(_reader_type(node)), str(node.type))
                 if path == match[1] if match else any(kind in message for kind in types):
                     names.setdefault(name, set()).add(outer)
         parts = [
-            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))()'
-            % (re.escape(name.encode()), b"|".join(fitting[name]))
+            rb'"%s"%s:(?!%s(?:null|%s))()'
+            % (re.escape(name.encode()), _BLANK, _BLANK, b"|".join(fitting[name]))
             for name in names
         ]
         return re.compile(b"|".join(parts)), list(names.values())
 
 
-_CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")
+_BLANK: Final = rb"[ \t\r\n]*+"
+_STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
+_CHANGED_COLUMN = re.compile(r"Column\((/.*?)(?:/\[\])*\) changed from ")
 
 
 def _fields_below(node: JsonNode, path: str) -> Iterator[tuple[str, str, JsonNode]]:
@@ -973,8 +977,8 @@ def _fields_below(node: JsonNode, path: str) -> Iterator[tuple[str, str, JsonNod
 
 
 def _fitting_pattern(node: JsonNode) -> bytes:
-    """Return a pattern for how values of a node begin that pyarrow's reader can read. A few of
-    these values do not match."""
+    """Return a pattern for how values of a node begin that pyarrow's reader can read; of arrays and
+    maps without objects for all of the value. A few of these values do not match."""
     kind = node.kind
     if kind in (JsonKind.INTEGER, JsonKind.EPOCH_DAYS, JsonKind.EPOCH_MILLIS):
         limit = 2 ** (_reader_type(node).bit_width - 1)
@@ -989,8 +993,13 @@ def _fitting_pattern(node: JsonNode) -> bytes:
     if kind in (JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
         zone = b"" if kind == JsonKind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
         return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?%s"' % zone
-    if kind == JsonKind.LIST:
-        return rb"[{\[]"  # also of a map
+    if kind == JsonKind.LIST and node.item.children:
+        return rb"[{\[]"
+    if kind == JsonKind.LIST:  # or a map, whose items have a name
+        item = rb"%s(?:%s%s:%s)?+(?=null|%s)(?:%s|[^\[\]{},\"\s]++)%s" % (
+            *(_BLANK, _STRING, _BLANK, _BLANK, _fitting_pattern(node.item), _STRING, _BLANK),
+        )
+        return rb"[{\[](?:%s(?:,%s)*+|%s)[}\]]" % (item, item, _BLANK)
     return {JsonKind.STRUCT: rb"\{", JsonKind.FLOAT: rb"-?\d", JsonKind.BOOL: rb"[tf]"}.get(
         kind, b'"'
     )

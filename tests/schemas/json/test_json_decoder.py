@@ -232,6 +232,55 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
         assert read.rest == alone.rest
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"counts":[1, "x"]',
+        '"counts":[1 ,2.5,3]',
+        '"counts":[[1]]',
+        '"sums":{"a":1 , "b":"x"}',
+        '"sums":{"a":99999999999999999999}',
+        '"oks": [true, 0]',
+        '"days":["2024-01-02","2 May"]',
+    ],
+)
+def test_rows_with_an_item_that_does_not_fit_are_found_together(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = pa.struct(
+        [
+            ("id", pa.int64()),
+            ("counts", pa.list_(pa.int64())),
+            ("sums", pa.map_(pa.string(), pa.int64())),
+            ("oks", pa.list_(pa.bool_())),
+            ("days", pa.list_(pa.date32())),
+        ]
+    )
+    good = (
+        '"counts":[1, -2 ,null],"sums":{"a, b": 1,"]":null},"oks":[ ],"days":[ "2024-01-02" ]',
+        '"counts":[],"sums":{},"oks":[true,false],"days":null',
+    )
+    rows = [f'{{"id":{n},{value if n % 10 == 5 else good[n % 2]}}}'.encode() for n in range(1000)]
+    normalized = []
+    read = JsonNormalizer.read
+
+    def noted(normalizer: JsonNormalizer, payload: bytes) -> tuple[str, str | None]:
+        normalized.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(JsonNormalizer, "read", noted)
+    for rest in (False, True):
+        normalized.clear()
+        decoded = run(kind, *rows, rest=rest)
+        assert set(normalized) <= set(rows[5::10])
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
+            alone = run(kind, *rows, rest=rest)
+        assert decoded.values.to_pylist() == alone.values.to_pylist()
+        assert decoded.reasons == alone.reasons
+        assert decoded.rest == alone.rest
+
+
 @pytest.mark.parametrize("wrong", [b"[1 2]", b"[1],", b"x", b'"\\q"', b'"\t"', b"[01]"])
 def test_objects_that_are_no_json_inside_cost_the_others_nothing(
     wrong: bytes, monkeypatch: pytest.MonkeyPatch
