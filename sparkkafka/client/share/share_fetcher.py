@@ -325,7 +325,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("%s", error)
+            log.info("%s", error)  # each second in an outage, of which the member's thread warns
             return
         leaderless = [
             tp

@@ -430,6 +430,24 @@ def test_a_broker_that_dies(fake: FakeCluster) -> None:
             consumer.commit()
 
 
+def test_an_outage_does_not_warn_of_each_lookup(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        for broker in fake.broker_ids:
+            fake.broker_down(broker)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            assert consumer.poll(2.5) == []
+        assert "metadata of topic t: gave up" in caplog.text
+        warnings = [row for row in caplog.records if row.levelno >= logging.WARNING]
+        assert [row.message for row in warnings if "heartbeat" not in row.message] == []
+        for broker in fake.broker_ids:
+            fake.broker_up(broker)
+
+
 def test_no_response_to_commit(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     with member(fake) as consumer:
