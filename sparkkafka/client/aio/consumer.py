@@ -23,11 +23,6 @@ from sparkkafka.errors import WakeupError
 
 T = TypeVar("T")
 
-FAST_RECORDS, FAST_S = 16384, 0.1
-"""If `async for` consumes the records of a poll in less than FAST_S, the next poll returns up to
-FAST_RECORDS (all of one megabyte of small ones), since a call in the thread costs as much as some
-hundred records. A slower loop gets max.poll.records, so that it polls again within
-max.poll.interval.ms."""
 SLICE_RECORDS = 64  # `async for` checks after as many whether it must yield to other tasks
 
 C = TypeVar("C", bound=Consumer | ShareConsumer)
@@ -147,8 +142,12 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 return record
             async with self._poll_lock:
                 if not self._unread:  # otherwise another task has polled
-                    is_fast = time.monotonic() - self._polled_at_s < FAST_S
-                    await self._fill(FAST_RECORDS if is_fast else 0, MAX_WAIT_S)
+                    # A loop that consumes the records of a poll in less than 0.1 s gets up to
+                    # 16,384 (all of a megabyte of small ones), since a call in the thread costs as
+                    # much as some hundred records. A slower one gets max.poll.records (0), so that
+                    # it polls again within max.poll.interval.ms.
+                    is_fast = time.monotonic() - self._polled_at_s < 0.1
+                    await self._fill(16_384 if is_fast else 0, MAX_WAIT_S)
                     self._polled_at_s = time.monotonic()
                     self._turn.begin()
 
@@ -156,7 +155,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Poll until there are unread records, or until the timeout. If the task is cancelled, its
         records are the unread ones."""
         deadline = Deadline(seconds_of(timeout_s) * 1000)
-        while not self._unread or self._client._guard.is_closed:
+        while not self._unread or self._client._guard.is_closed:  # then poll raises
             self._set_unread(Records())  # frees the last poll's memory
             records = await self._worker.run(
                 partial(self._poll_step, partial(self._poll_many, max_records), deadline),

@@ -376,7 +376,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             await self._call_with_memory(check)
         if self._turn.is_over():  # every task yields at its next call
             await asyncio.sleep(0)
-        else:
+        else:  # the next calls of `drain` need no check
             client.checks = chain(repeat(False, DRAINS_PER_CHECK - 1), repeat(True))
 
     def _check_memory(self, size_bytes: int) -> None:
@@ -392,7 +392,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         max_block_ms = self._client._settings.producer.max_block_ms
         try:
             async with asyncio.timeout(max_block_ms / 1000), self._memory_lock:
-                with buffer.lock:
+                with buffer.lock:  # lets the I/O thread send batches at once, without lingering
                     buffer.waiting_threads += 1
                 try:
                     while True:
@@ -441,7 +441,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """Call `send` in the worker's thread, wait until its records are written or have failed,
         and return the written offsets by partition."""
         delivery = await self._run(send)
-        self._client._notifier.on_awaited()
+        self._client._notifier.on_awaited()  # so that its records do not linger
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outcomes = self._outcomes
         delivery.add_callback(lambda _: outcomes.put(done))

@@ -187,6 +187,7 @@ class Worker:
         call = _Call(function, loop.create_future(), context, prepare, keep, undo, interrupt)
         callback = _callback.get()
         if callback is not None and callback.worker is self and callback.is_running:
+            # The thread is in `call_back`, in the call that runs the callback: it runs this one.
             call.is_nested = True
             self._put(call)
         else:
@@ -228,6 +229,7 @@ class Worker:
             call = self._waiting.popleft()
             if not call.future.done():
                 self._hand_to_thread(call)
+                # It may wait for long, and calls behind it do not.
                 if call.interrupt is not None and any(
                     later.interrupt is None for later in self._waiting
                 ):
@@ -264,7 +266,8 @@ class Worker:
             call.future.set_result(result)
 
     def _end_call(self, call: _Call, lost_result: Any = None) -> None:
-        """Start the next call. Before it, undo this call if no task has received its result."""
+        """Start the next call. Before it, keep or undo `lost_result`, what this call has returned
+        and no task has received."""
         if call.keep is not None and lost_result:
             call.keep(lost_result)
         if call.undo is not None and lost_result and self.loop is not None:

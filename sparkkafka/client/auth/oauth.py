@@ -508,7 +508,7 @@ def _parse_callback_result(result: Any) -> tuple[Token | None, str]:
         return None, result_type
     try:
         life_s = None if until_s is None else until_s - time.time()
-    except OverflowError:
+    except OverflowError:  # an int that no float can hold
         return None, result_type
     return Token(Secret(text), life_s), result_type
 

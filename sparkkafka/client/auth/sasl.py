@@ -263,7 +263,7 @@ def kerberos_conversation(
                 "GSSAPI: the broker requires a security layer (auth-int or auth-conf), which "
                 "Kafka's clients do not have: set sasl.qop to auth there"
             )
-        yield SecretBytes(context.wrap(bytes((no_layer, 0, 0, 0)), False).message)
+        yield SecretBytes(context.wrap(bytes((no_layer, 0, 0, 0)), encrypt=False).message)
     except gssapi.exceptions.GSSError as error:
         raise _gssapi_error(error, settings, host) from None
 

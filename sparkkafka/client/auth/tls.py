@@ -515,7 +515,7 @@ def untrusted_message(
         )
     if code in _DATES:
         return _DATES[code]
-    self_signed = 18
+    self_signed = 18  # as the others one of OpenSSL's X509_V_ERR_…
     if code in (7, self_signed, 19, 20, 21):  # 7: signed by another key of the same name
         store = settings.truststore
         trusted = store.path or ("the text of " if store else "the system's authorities")

@@ -218,14 +218,14 @@ class MissingTopicsLookup:
     def __init__(self, cluster: Cluster, group_id: str | None) -> None:
         self._cluster = cluster
         self._group_id = group_id
-        self._creates = cluster.options.allow_auto_create_topics
+        self._creates_topics = cluster.options.allow_auto_create_topics
         self._lookup_at_s = 0.0
         self._is_first = True
 
     def restart(self) -> None:
         """Look up the topics of a new subscription: immediately if that creates them, else after
         the time in which brokers learn of a new topic."""
-        grace_s = 0.0 if self._creates else UNKNOWN_TOPIC_GRACE_MS / 1000
+        grace_s = 0.0 if self._creates_topics else UNKNOWN_TOPIC_GRACE_MS / 1000
         self._lookup_at_s = time.monotonic() + grace_s
         self._is_first = True
 
@@ -256,7 +256,7 @@ class MissingTopicsLookup:
                 failure = BrokerError(code, f"Metadata of topic {name}")
                 log.warning("group %s: %s; it is looked up again", self._group_id, failure)
         missing = [name for name in names if failed.get(name) == _UNKNOWN]
-        if missing and self._creates and self._is_first:
+        if missing and self._creates_topics and self._is_first:
             # A broker that creates a topic answers first that it does not exist.
             self._lookup_at_s = time.monotonic() + TOPIC_CREATION_S
         elif missing:
@@ -266,6 +266,6 @@ class MissingTopicsLookup:
                 "is read once it appears, and the group's other topics are read meanwhile%s",
                 self._group_id,
                 missing_topics_text(missing, nearest),
-                f"; {NOT_CREATED}" if self._creates else "",
+                f"; {NOT_CREATED}" if self._creates_topics else "",
             )
         self._is_first = False

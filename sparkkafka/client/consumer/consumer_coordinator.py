@@ -202,7 +202,7 @@ class ConsumerCoordinator(RebalanceHooks):
             if pattern.fullmatch(name)
             and not (topic.is_internal and self._options.exclude_internal_topics)
         )
-        if names != self.topics or not self.topics:
+        if names != self.topics or not self.topics:  # without a match, too, the member joins
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 

@@ -403,6 +403,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
         end_offset = bounds.end_offset(self.options.isolation_level)
         state.end_offset = end_offset if end_offset >= 0 else None
+        # Those of a follower lag behind: what is lost, and how far the log goes, its leader says.
         state.log_bounds = bounds if state.replica.node_id is None else None
         if row.preferred_read_replica >= 0 and state.replica.node_id is None:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
@@ -414,7 +415,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             return True
         state.backoff.reset()
         if not row.records:
-            return False
+            return False  # none has come within fetch.max.wait.ms
         taken, damage = fetched_records.take_batches(
             tp, row, self.options, offset, state.selection.end_offset
         )

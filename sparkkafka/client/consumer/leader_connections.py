@@ -172,7 +172,8 @@ class LeaderConnection:
                 memory = ResponseBuffer(self._buffer, self._spare_buffers, metrics)
                 self._buffer = None
                 self.backoff.reset()
-                return response[1], memory
+                _, message = response  # the other is the correlation id
+                return message, memory
             if is_ready or connection.partial_bytes > partial_bytes:  # bytes have arrived
                 return None
         if time.monotonic() - self.sent_at_s > limit_s:

@@ -210,7 +210,7 @@ def _headers_of(column: pa.Array | None, start: int, stop: int) -> Iterator[tupl
     values = rows.flatten()
     step = _HEADERS_AT_ONCE
     pairs = chain.from_iterable(
-        zip(headers.field(0).to_pylist(), headers.field(1).to_pylist(), strict=True)
+        zip(headers.field("key").to_pylist(), headers.field("value").to_pylist(), strict=True)
         for headers in (values.slice(first, step) for first in range(0, len(values), step))
     )
     # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)

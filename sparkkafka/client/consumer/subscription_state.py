@@ -410,6 +410,7 @@ class SubscriptionState:
             for tp, state in self._states.items()
             if state.position is not None
         }
+        # Of AsyncConsumer: the user has not got these records.
         for tp in positions.keys() & self.unread.keys():
             positions[tp] = OffsetAndMetadata(self.unread[tp])
         return positions

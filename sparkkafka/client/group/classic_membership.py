@@ -287,6 +287,7 @@ class ClassicMemberThread(membership.MemberThread):
             raise errors.UnsupportedVersionError(
                 f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"
             )
+        # With the new id it is the second half of the same attempt (KIP-394).
         level = logging.DEBUG if self._has_new_id else logging.INFO
         self._has_new_id = False
         log.log(level, "group %s: joining: %s", self.group_id, self._join_request.reason)

@@ -163,7 +163,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         """
         is_about_topics = getattr(error, "code", 0) == errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.lock:
-            self._report_again()
+            self._report_again()  # the coordinator may not have the last heartbeat
             if not error.retriable:
                 self.raise_in_poll(error)
             if not error.retriable and not is_about_topics:
@@ -286,6 +286,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
             self.epoch = response.member_epoch
             if response.member_id:
                 self.member_id = response.member_id
+            # Without an assignment it has joined, and owns nothing yet.
             self.is_joining = self.is_joining and response.assignment is not None
             self._reported_topics, self._reported_owned = topics, owned
             self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
@@ -379,6 +380,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         epoch, member_id = NO_GENERATION, NO_MEMBER_ID
         if thread is not None:
             with thread.lock:
+                # Epoch 0 is that of a member that joins.
                 epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
         return committed_offsets.GroupMetadata(
             self._group_id, epoch, member_id, self._options.group_instance_id

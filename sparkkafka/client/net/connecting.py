@@ -55,7 +55,8 @@ MAX_OPENING_FRAME_BYTES = 512 * 1024
 """The largest frame before the broker has authenticated us, as in Kafka's brokers
 (sasl.server.max.receive.size)."""
 
-Peer = tuple[Any, ...]
+Peer = tuple[str, int]
+"""Host and port of the other side of a socket."""
 
 # The end of the stream without a TLS alert: a broker that stopped, or whose alert was lost because
 # we wrote to a connection that it had closed.
@@ -91,7 +92,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             )
         ) from error
     if preferred_family != socket.AF_UNSPEC:
-        addresses.sort(key=lambda address: address[0] != preferred_family)
+        addresses.sort(key=lambda row: row[0] != preferred_family)  # a row begins with the family
     failures: list[str] = []
     has_refused = may_respond = False  # an address refused; another one was not tried to the end
     for family, kind, protocol, _, address in addresses:
@@ -155,7 +156,7 @@ def start_tls(
     """
     started_at_s = time.monotonic()
     try:
-        peer = sock.getpeername()  # fails if it has hung up already
+        peer = sock.getpeername()[:2]  # fails if it has hung up already
         # A dot at the end completes a name, but is not part of it in certificates and SNI.
         tls = context.wrap_socket(
             sock, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
@@ -383,7 +384,7 @@ def _probe_certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tu
     context = context_of(replace(settings, check_hostname=False))
     try:
         with (
-            socket.create_connection(peer[:2], timeout=TLS_PROBE_MS / 1000) as sock,
+            socket.create_connection(peer, timeout=TLS_PROBE_MS / 1000) as sock,
             context.wrap_socket(sock, server_hostname=host.removesuffix(".")) as tls,
         ):
             certificate = tls.getpeercert() or {}
@@ -478,7 +479,7 @@ def connection_error(
 
 def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
     """Return why the listener closes every connection with the configured security.protocol, "" if
-    that is not certain. Makes a probe."""
+    that is not certain. Makes a probe. `is_kafka`: the listener has answered ApiVersions."""
     peer, prefix = listener.peer, listener.prefix
     if peer is None:
         return ""
@@ -508,7 +509,7 @@ def _tls_refusal(error: OSError, where: str, prefix: str) -> str:
                 reason = f"the server says: {reason.removeprefix(alert_prefix)}"
                 break
         reason = reason.replace("_", " ")
-        reason = reason if ":" in reason else reason.lower()
+        reason = reason if ":" in reason else reason.lower()  # the names of alerts stay upper
     return f"{where}: TLS failed: {reason}" + (f"; {hint}" if hint else "")
 
 
@@ -518,7 +519,7 @@ def peer_of(sock: socket.socket) -> Peer | None:
         peer = sock.getpeername()
     except OSError:
         return None
-    return peer if isinstance(peer, tuple) else None
+    return peer[:2] if isinstance(peer, tuple) else None  # IPv6 has more than host and port
 
 
 # --- probes ----------------------------------------------------------------------------------
@@ -546,7 +547,7 @@ def _probe_tls(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
     try:
         with contextlib.suppress(ssl.SSLWantReadError):
             handshake.do_handshake()
-        with socket.create_connection(peer[:2], timeout=timeout_ms / 1000) as sock:
+        with socket.create_connection(peer, timeout=timeout_ms / 1000) as sock:
             sock.sendall(hello.read())
             return sock.recv(5)  # the header of a TLS record
     except (OSError, ValueError):
@@ -563,7 +564,7 @@ def _send_probe(
     framing = Framing(None, MAX_OPENING_FRAME_BYTES)
     try:
         with contextlib.ExitStack() as stack:
-            sock = stack.enter_context(socket.create_connection(peer[:2], timeout=PROBE_MS / 1000))
+            sock = stack.enter_context(socket.create_connection(peer, timeout=PROBE_MS / 1000))
             if context is not None:
                 wrapped = context.wrap_socket(sock, server_hostname=host.removesuffix("."))
                 sock = stack.enter_context(wrapped)

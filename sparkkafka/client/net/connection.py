@@ -382,6 +382,7 @@ class Connection:
         `send` and `receive` raise.
         """
         deadline = self._checked_deadline(deadline)
+        # To re-authenticate, earlier responses were read, and wait for the caller.
         waiting = self._framing.in_flight if self._is_reauthenticating else self.in_flight
         if waiting and self.is_open:
             raise errors.KafkaError(
@@ -509,9 +510,8 @@ class Connection:
         partition, where = self._checked_partition("ListOffsets", topic, partition)
         timestamp = checked_int(timestamp, "timestamp")
         requested = messages.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = messages.ListOffsetsRequest(
-            replica_id=-1, topics=[messages.ListOffsetsTopic(name=topic, partitions=[requested])]
-        )
+        topics = [messages.ListOffsetsTopic(name=topic, partitions=[requested])]
+        request = messages.ListOffsetsRequest(replica_id=-1, topics=topics)  # -1: a consumer
         response = self.call(request, deadline)
         listed = self._single_partition(where, (topic.partitions for topic in response.topics))
         return int(listed.offset)

@@ -177,6 +177,7 @@ class ConnectionPool:
         connection = self.find_open(broker.node_id)
         if connection is not None:
             has_address = connection.host == broker.host and connection.port == broker.port
+            # With requests in flight its user reads the responses first, or the error.
             if (has_address and connection.is_quiet) or connection.in_flight:
                 return connection
             connection.close()
@@ -213,7 +214,7 @@ class ConnectionPool:
         """
         self._close_expired()
         earlier = self.find_open(None)  # the one that an earlier call has opened
-        if earlier is not None and earlier.in_flight:
+        if earlier is not None and earlier.in_flight:  # its user reads the responses first
             return earlier
         for connection in filter(None, (earlier, *self._by_node.values())):
             if connection.is_quiet:

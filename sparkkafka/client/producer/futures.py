@@ -187,7 +187,7 @@ class OutcomeNotifier:
                 log.exception("a delivery callback raised %s, which has no effect here", kind)
             finally:
                 self._ran_count += 1
-        self.wake()
+        self.wake()  # once more: flush waits for callbacks, too
 
     def wake(self) -> None:
         """Wake the threads in `wait`, to check whether they are done. Only in the I/O thread."""

@@ -432,7 +432,7 @@ class RecordPartitioner:
         """Choose the partitions of a few records one by one. Yield neighbouring records of one
         partition together, with their indexes and their size."""
         topic = records.topic
-        named, records.partitions = records.partitions, {}
+        named, records.partitions = records.partitions, {}  # frees the memory
         fields = records.take_fields()
         partitions = self._partitioner.partition_fields(topic, fields, named, count)
         first = 0

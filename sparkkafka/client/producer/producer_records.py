@@ -222,9 +222,10 @@ def check_headers(rows: InputRows, first_row: int, table: str) -> None:
     if rows.headers is None:
         return
     structs = rows.headers.flatten()
-    if not structs.null_count and not structs.field(0).null_count:
+    keys = structs.field("key")
+    if not structs.null_count and not keys.null_count:
         return
-    bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
+    bad = np.flatnonzero(~(is_valid(structs) & is_valid(keys)))[0]
     lengths = or_zero(pc.list_value_length(rows.headers))
     row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
     raise EncodeError(

@@ -216,7 +216,7 @@ class SendBuffer:
     def take(self) -> list[TopicRecords]:
         """Remove and return all records. From then on their bytes are part of `taken_bytes`."""
         self.may_linger = not (self.waiting_threads or self.flushes)
-        if self.is_awaited:
+        if self.is_awaited:  # by a task, which sends no more until then
             self.is_awaited = self.may_linger = False
         if not (self.open or self.ready):
             return []
@@ -482,7 +482,7 @@ def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRa
     """Yield the records of a batch, in order, as ranges of rows. Those that came one by one are
     converted to columns."""
     singles: list[RecordFields] = []
-    for records in (*batch, None):
+    for records in (*batch, None):  # None: the end, for the last `singles`
         if records is not None and not isinstance(records, RowRange):
             singles += records
             continue

@@ -253,7 +253,7 @@ class Sender:
         Raises what `on_failure` raises, and errors of the transaction.
         """
         away_s = time.monotonic() - self._step_ended_at_s
-        if away_s > AWAY_S:
+        if away_s > AWAY_S:  # not time that batches have spent at a broker
             self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
         outcome_count = self._outcome_count
@@ -287,7 +287,7 @@ class Sender:
         """Send all batches and wait for their acknowledgements. Raises ProduceError."""
         while self._nonempty_queues:
             self.step()
-        if self._options.acks == 0:
+        if self._options.acks == 0:  # there are no acknowledgements
             self.barrier()
 
     def barrier(self) -> None:
@@ -766,6 +766,7 @@ class Sender:
         """Acknowledge a batch that the broker has written, or recognised as a duplicate. `row` is
         its part of the response."""
         queue = batch.queue
+        # For `_acks`: this leader takes batches of the partition, up to this size.
         queue.proven_node_id = queue.node_id
         queue.proven_bytes = max(queue.proven_bytes, batch.wire_bytes)
         try:
@@ -802,6 +803,7 @@ class Sender:
             # Not in flight any more; the decision says whether it may be written.
             queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
             facts = ""
+            # Once a second at most: a topic may refuse all batches in flight, one after the other.
             if time.monotonic() - self._refusal_lookup_at_s > 1.0:
                 facts = refusal_facts(self._cluster, queue.tp, batch, code)
                 self._refusal_lookup_at_s = time.monotonic()
@@ -893,7 +895,7 @@ class Sender:
         if base_offset + batch.encoded.record_count > INT64_MAX:
             base_offset = -1  # no log is that long: the offset is wrong
         queue = batch.queue
-        self._expiring_since_s = None
+        self._expiring_since_s = None  # a broker answers again: see `attempt_ms`
         queue.on_acknowledged(batch, base_offset)
         self._remove(batch)
         self._batches += 1

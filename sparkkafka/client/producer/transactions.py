@@ -506,7 +506,7 @@ class ProducerTransaction(ABC):
             deadline = Deadline(min(self._attempt_ms, within_ms))
             transaction = self.begin(within_ms)
             self._has_started = True  # before the request: if its response is lost, they may be
-            if self.produce_version is None:
+            if self.produce_version is None:  # else Produce adds them itself (KIP-890)
                 added = {transaction: sorted(new)}
                 errors = add_partitions(self._cluster, added, deadline, self._hints)
                 error = errors[transaction.transactional_id]
@@ -873,7 +873,7 @@ class TransactionManager(ProducerTransaction):
         try:
             self.identity = self._take_over(self._timeout_ms, deadline, owner=before)
         except EncodeError as error:  # the version lacks the fields
-            if self._has_gaps:
+            if self._has_gaps:  # else the present epoch will do
                 raise UnsupportedVersionError(
                     f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
                     "give the next epoch after an error; close the producer and make a new one"
@@ -907,7 +907,7 @@ class TransactionManager(ProducerTransaction):
         self._has_started = False
         if self.identity == before:
             self._has_gaps = self._has_gaps or not clean
-        else:
+        else:  # the next epoch (KIP-890), in which sequence numbers begin anew
             self._response_lost = False
             self._thread.sender.reset_producer_ids()
 

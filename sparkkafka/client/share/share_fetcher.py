@@ -319,6 +319,7 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
         """Look up the leaders of these topics, for the next `fetch`."""
         self._lookup_at_s = time.monotonic() + self._backoff.next_ms() / 1000
+        # At least a second: short polls would never get a response.
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
             self._cluster.request_metadata(topics, limit)

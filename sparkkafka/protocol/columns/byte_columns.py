@@ -325,7 +325,7 @@ def _encode_group(
         else:  # null becomes 0, whose word has no bits set
             np.multiply(column.values, column.valid, out=values[row])
     if varints[0].is_zigzag:
-        if values.min() >= 0:
+        if values.min() >= 0:  # then the zigzag code is the double
             values <<= 1
         else:
             values = values << 1 ^ values >> (8 * values.itemsize - 1)

@@ -434,7 +434,7 @@ class _Rows:
         """
         offset_deltas = np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
         body = self._variable_sizes(low, high)  # bytes of each record after its length
-        body += 1 + widths(zigzag(deltas)) + widths(zigzag(offset_deltas))
+        body += 1 + widths(zigzag(deltas)) + widths(zigzag(offset_deltas))  # 1: the attributes
         columns: list[ByteColumn] = [VarintColumn(body), ZERO]
         columns += VarintColumn(deltas), VarintColumn(offset_deltas)
         for column in (self.keys, self.values):

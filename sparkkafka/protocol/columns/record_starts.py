@@ -101,7 +101,7 @@ def find_complete(data: Bytes, max_count: int) -> RecordBounds:
     size = len(data)
     if not max_count or size < MIN_RECORD_BYTES:
         nothing = np.empty(0, np.int64)
-        return RecordBounds(nothing, nothing, nothing, np.ones(1, np.bool_))
+        return RecordBounds(nothing, nothing, nothing, proven=np.ones(1, np.bool_))
     begins, ends = np.zeros(1, np.int64), np.array([size])
     # First as records of equal sizes.
     equal = equal_runs(data, 0, size, max_count, may_be_cut=True)
@@ -136,7 +136,7 @@ def _complete_records(data: Bytes, starts: Ints) -> RecordBounds:
     if invalid is not None:
         proven &= ~invalid
     count = len(proven) if proven.all() else int(proven.argmin())
-    return RecordBounds(starts[:count], bodies[:count], ends[:count], np.ones(1, np.bool_))
+    return RecordBounds(starts[:count], bodies[:count], ends[:count], proven=np.ones(1, np.bool_))
 
 
 def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
@@ -204,7 +204,7 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     bad[firsts] |= starts[firsts] != begins
     if bad.any():
         return RecordBounds(starts, bodies, record_ends, ~np.logical_or.reduceat(bad, firsts))
-    return RecordBounds(starts, bodies, record_ends, np.ones(len(begins), np.bool_))
+    return RecordBounds(starts, bodies, record_ends, proven=np.ones(len(begins), np.bool_))
 
 
 def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, Flags | None]:

@@ -175,7 +175,8 @@ class UniformBatches:
     def _series(self, first: int, last: int) -> list[_Series]:
         """Return the batches [first, last) as series."""
         begins, counts = self._begins[first:last], self._counts[first:last]
-        # The distance to the next batch; for the last one, that of the batch before it.
+        # The distance to the next batch; for the last one, that of the batch before it (0 if there
+        # is only one batch).
         steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
         differs = (counts[1:] != counts[:-1]) | (steps[1:] != steps[:-1])
         cuts = (np.flatnonzero(differs) + 1).tolist()
@@ -286,7 +287,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     key_length, value_length = int(keys.lengths[0]), int(values.lengths[0])
     if (keys.lengths != key_length).any() or (values.lengths != value_length).any():
         return None
-    offset_at = read(whole, bodies + 1, VARLONG_BITS)[1]  # after the timestamp delta
+    _, offset_at = read(whole, bodies + 1, VARLONG_BITS)  # after the timestamp delta
     # The shape of each record: a column of its size and of the positions in it. `cuts` are the
     # records where the shape changes.
     shapes = np.stack([record_ends, bodies, offset_at, keys.at, values.at]) - starts

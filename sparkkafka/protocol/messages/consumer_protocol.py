@@ -174,6 +174,7 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
     negative partition."""
     reader = Reader(encoded)
     version = _read_version(ConsumerProtocolAssignment, reader)
+    # Later versions may only add fields at the end, which are not read.
     message = decode_from(reader, ConsumerProtocolAssignment, min(version, MAX_VERSION))
     partitions = _flatten(message.assigned_partitions)
     for topic, partition in partitions:
