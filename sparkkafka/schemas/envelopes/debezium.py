@@ -185,8 +185,6 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
             fields.update({name: source.children[name] for name in names})
         if fields:
             pruned["source"] = ConnectType(children=fields, name=source.name)
-    if not pruned:
-        pruned = dict(list(children.items())[:1])
     return ConnectType(children=pruned, name=node.name)
 
 
