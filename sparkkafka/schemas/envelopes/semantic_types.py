@@ -689,6 +689,4 @@ def _any(equal: pa.Array) -> Flags | None:
 
 def without(values: pa.Array, flags: Flags) -> pa.Array:
     """Return the values, null where the flags are true."""
-    if values.offset:
-        values = pa.concat_arrays([values])
     return null_outside(values, ~flags)
