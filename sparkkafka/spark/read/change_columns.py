@@ -138,9 +138,7 @@ def split_columns(
             f"'id int, city string', or {_ENVELOPE_HINT}. If it is the table's only column, also "
             "name a field of change, as 'change struct<op string>'"
         )
-    value = pa.struct(
-        [("row", pa.struct(row)), ("change", pa.struct(change or [pa.field("kind", pa.string())]))]
-    )
+    value = pa.struct([("row", pa.struct(row)), ("change", pa.struct(change))])
     if has_lists:
         value = pa.list_(pa.field("element", value))
     return ChangeColumns(tuple(columns), value, key, tuple(names))
