@@ -28,9 +28,8 @@ from collections.abc import Mapping
 
 from sparkkafka.errors import OptionError
 
-DRIVER = "Spark's driver"
 EXECUTOR = "a Spark executor"
-"""Roles of a process, for messages."""
+"""The role of a process, for messages."""
 
 VARIABLE = "SPARKKAFKA_LOGGING"
 ROOT = "sparkkafka"
@@ -92,7 +91,7 @@ def apply_levels() -> None:
     _add_handler("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
 
 
-def set_up_logging(role: str = DRIVER) -> None:
+def set_up_logging(role: str = "Spark's driver") -> None:
     """Configure logging in a process that Spark has started, before anything else.
 
     `role` names the process in messages. Reads the variable's file, or else adds a handler to the

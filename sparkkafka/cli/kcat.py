@@ -36,8 +36,6 @@ _SESSION_OPTIONS: Final = {
     "--config-file": "config_file",
     "--profile": "profile",
 }
-_SUPPORTED: Final = {"-C": "tqpoefJDKcZusr", "-P": "tqpDKkcZHzlT", "-L": "tqJ", "-Q": "tq"}
-"""The letters that each mode takes, besides the shared ones."""
 _ALTERNATIVES: Final = {
     "-G": "`read TOPIC --group GROUP` begins at a group's offsets, and joins no group",
     "-O": "-f '%o %s\\n' shows offsets",
@@ -163,8 +161,10 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
             session.set_option("debug", True)
         else:
             parsed.values.setdefault(letter, []).append(value)
+    # The letters that each mode takes, besides those above.
+    supported = {"-C": "tqpoefJDKcZusr", "-P": "tqpDKkcZHzlT", "-L": "tqJ", "-Q": "tq"}
     for letter in parsed.values:
-        if letter[1:] not in _SUPPORTED[parsed.mode]:
+        if letter[1:] not in supported[parsed.mode]:
             hint = f": {_ALTERNATIVES[letter]}" if letter in _ALTERNATIVES else ""
             raise OptionError(f"{parsed.mode} has no {letter} here{hint}")
     if parsed.files and parsed.mode != "-P":

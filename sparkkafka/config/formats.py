@@ -407,12 +407,6 @@ _FRAMINGS: Final = {
     kinds.AZURE: (kinds.AZURE,),
 }
 """The framings whose ids the registry of each API assigns."""
-_URLS: Final = {
-    kinds.CONFLUENT: "the URL of Confluent's API",
-    kinds.GLUE: "glue://REGION/REGISTRY",
-    kinds.APICURIO: "https://HOST/apis/registry/v3",
-    kinds.AZURE: "https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP",
-}
 
 
 def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side: Side) -> None:
@@ -445,7 +439,13 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
         return
     api = registry_settings(registry).api
     if framing not in _FRAMINGS[api]:
-        url = next(_URLS[key] for key, framings in _FRAMINGS.items() if framing in framings)
+        urls = {
+            kinds.CONFLUENT: "the URL of Confluent's API",
+            kinds.GLUE: "glue://REGION/REGISTRY",
+            kinds.APICURIO: "https://HOST/apis/registry/v3",
+            kinds.AZURE: "https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP",
+        }
+        url = next(urls[key] for key, framings in _FRAMINGS.items() if framing in framings)
         raise OptionError(
             f"{option} and schema.registry.url do not match: set {name}Framing to "
             f"{' or '.join(_FRAMINGS[api])} for this registry, or schema.registry.url to {url}"

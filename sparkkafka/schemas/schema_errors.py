@@ -28,12 +28,12 @@ MAX_FIELDS: Final = 20_000
 MAX_LEVELS: Final = 60
 """The most levels of a column's type, a map being two. Arrow's IPC, which Spark uses, has 64."""
 
-_TYPE_HINT: Final = spark_hint(
-    ", or in .schema(…) (type= of a function) name the fields down to some level, or the recurring "
-    "field as string (its JSON text) or binary"
-)
 RECURSION_HINT: Final = (
-    f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text){_TYPE_HINT}"
+    f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text)"
+    + spark_hint(
+        ", or in .schema(…) (type= of a function) name the fields down to some level, or the "
+        "recurring field as string (its JSON text) or binary"
+    )
 )
 
 MAX_STEPS: Final = 500_000

@@ -173,11 +173,6 @@ class Node:
 
 
 # A string, a comment, or a comment without an end. Linear in the text, whatever it is.
-_STRING_OR_COMMENT = re.compile(
-    r'("[^"\\]*+(?:\\.?[^"\\]*+)*+"?)|/\*.*?\*/|//[^\r\n]*|(/\*.*)', re.DOTALL
-)
-
-
 def json_of(text: str) -> Any:
     """Parse the JSON of a schema's text, which may have comments (`//` and `/* */`), as Java's
     `Schema.Parser` allows. Raises ValueError, RecursionError."""
@@ -186,7 +181,8 @@ def json_of(text: str) -> Any:
         # A comment becomes blanks, so that messages name the right line and column.
         return match[1] or match[2] or re.sub(r"[^\r\n]", " ", match[0])
 
-    return json.loads(_STRING_OR_COMMENT.sub(without_comment, text))
+    string_or_comment = r'("[^"\\]*+(?:\\.?[^"\\]*+)*+"?)|/\*.*?\*/|//[^\r\n]*|(/\*.*)'
+    return json.loads(re.sub(string_or_comment, without_comment, text, flags=re.DOTALL))
 
 
 def parse(schema: Schema) -> Node:

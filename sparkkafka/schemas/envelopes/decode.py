@@ -553,12 +553,11 @@ class _Parts:
 
 _FIRST: Final = re.compile(rb'\s*\{\s*"(schema|payload)"\s*:\s*')
 _SECOND: Final = re.compile(rb'\s*,\s*"(schema|payload)"\s*:\s*')
-_PATTERN: Final = r'^\s*\{\s*"(schema|payload)"\s*:'
 
 
 def may_have_schema(texts: pa.Array) -> Any:
     """Return which texts begin with a schema or payload."""
-    return flags_of(pc.match_substring_regex(texts, _PATTERN))
+    return flags_of(pc.match_substring_regex(texts, r'^\s*\{\s*"(schema|payload)"\s*:'))
 
 
 def _split(text: bytes) -> _Parts | None:

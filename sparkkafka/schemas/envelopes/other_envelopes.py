@@ -507,8 +507,12 @@ def sample_type(
         if not found:
             return None
         row = infer([json.dumps(item).encode() for item in found])
+    not_of_source = {
+        *("data", "old", "before", "after", "mysqlType", "sqlType"),
+        *("primary_keys", "primary_key", "primary_key_columns", "pkNames"),
+    }
     others = [
-        {name: value for name, value in document.items() if name not in _NOT_SOURCE}
+        {name: value for name, value in document.items() if name not in not_of_source}
         for document in documents
     ]
     source = infer([json.dumps(document).encode() for document in others])
@@ -520,15 +524,6 @@ def sample_type(
         at = next(number for number, field in enumerate(fields) if field.name == "unavailable")
         fields[at:at] = [pa.field(name, pa.struct(key)) for name in ("key", "old_key")]
     return pa.struct([("row", row), ("change", pa.struct(fields))])
-
-
-_NOT_SOURCE: Final = frozenset(
-    {
-        *("data", "old", "before", "after", "mysqlType", "sqlType"),
-        *("primary_keys", "primary_key", "primary_key_columns", "pkNames"),
-    }
-)
-"""Fields of Maxwell, Canal and GoldenGate that a change's `source` does not have."""
 
 
 def _key_names(documents: Sequence[Mapping[str, Any]], keys: Sequence[bytes]) -> set[str]:

@@ -552,16 +552,14 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
         is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
         finite = _without_nanoseconds(without(values, is_infinite))
         times = _cast(finite, _INSTANT, context)
-    for text, time_us in _INFINITY.items():
+    # The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone.
+    infinity = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+    for text, time_us in infinity.items():
         is_infinite = flags_of(pc.equal(values, scalar(text)))
         if is_infinite.any():
             infinite = scalar(time_us).cast(_INSTANT)
             times = pc.if_else(from_numpy(is_infinite), infinite, times)
     return times
-
-
-_INFINITY: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
-"""The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone."""
 
 
 def _without_nanoseconds(values: pa.Array) -> pa.Array:

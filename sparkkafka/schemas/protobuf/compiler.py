@@ -313,12 +313,6 @@ def _protoc(texts: dict[str, str], entry: str, own_name: str | None = None) -> b
         return (root / "out").read_bytes()
 
 
-_WARNING: Final = re.compile(
-    r"warning:|^WARNING: All log messages|^[IW]\d{4} |^\[libprotobuf (INFO|WARNING)"
-)
-"""Lines of protoc and its log (absl) that are not errors."""
-
-
 def _run(entry: str, folder: Path, own_name: str) -> str | None:
     """Run protoc in `folder`, which has the files in "in"; return its errors, or None. `entry` is
     one of our own names (`_unused_name`), `own_name` as in `_protoc`."""
@@ -351,7 +345,9 @@ def _run(entry: str, folder: Path, own_name: str) -> str | None:
         output = source.read(64 << 10).decode("utf-8", "replace")
     if done.returncode < 0:
         return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
-    lines = [line for line in output.splitlines() if line.strip() and not _WARNING.search(line)]
+    # Lines of protoc and its log (absl) that are not errors.
+    warning = r"warning:|^WARNING: All log messages|^[IW]\d{4} |^\[libprotobuf (INFO|WARNING)"
+    lines = [line for line in output.splitlines() if line.strip() and not re.search(warning, line)]
     shown = "; ".join(
         _with_position(line.removeprefix("in/"), own_name)[:300] for line in lines[:5]
     )

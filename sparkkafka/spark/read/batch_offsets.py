@@ -24,12 +24,6 @@ from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.read import data_loss, input_partitions
 from sparkkafka.spark.read.offset_reader import OffsetReader
 
-_REPLACED = {
-    row.name.lower()
-    for row in CONNECTOR
-    if row.field in ("read.subscription", "read.starting", "read.ending", "read.topic_ids")
-}
-
 
 def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
     """Look up now which offsets a batch read with these options reads, and return the options of a
@@ -70,8 +64,13 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
             "offsets to read. Create a topic, or change the pattern"
         )
     ids = {name: encode_topic_id(known) for name, known in sorted(topic_ids.items()) if known}
+    replaced = {
+        row.name.lower()
+        for row in CONNECTOR
+        if row.field in ("read.subscription", "read.starting", "read.ending", "read.topic_ids")
+    }
     return {
-        **{name: value for name, value in options.items() if name.lower() not in _REPLACED},
+        **{name: value for name, value in options.items() if name.lower() not in replaced},
         "assign": json.dumps(by_topic(sorted(ends))),
         "startingOffsets": json.dumps(tree_of_offsets(starts)),
         "endingOffsets": json.dumps(tree_of_offsets(ends)),
