@@ -231,7 +231,7 @@ def unwrap(
     columns: list[pa.Array] = []
     missing_names: dict[str, Flags] = {}
     for column in row_type:
-        wire = row_column(column.name)
+        wire = row_column(column.name)  # the values as decoded
         if wire is None:
             columns.append(pa.nulls(count, column.type))
             continue

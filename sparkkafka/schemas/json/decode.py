@@ -422,6 +422,7 @@ class _Batch:
         column = pa.nulls(0, field.node.type)
         read_rows = np.zeros(0, np.int64)
         to_parse = np.arange(len(texts))
+        # Values of a column of any JSON are copied as text; only those with an escape are parsed.
         if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
             texts_of_json, must_parse = compact(
                 texts, keep_escapes=field.node.kind == JsonKind.JSON_TEXT

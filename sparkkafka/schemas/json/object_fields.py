@@ -140,13 +140,13 @@ def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
     if keep_escapes:
         rewritten = escaped[(data[escaped] == ord("u")) | (data[escaped] == ord("/"))]
     must_parse: Flags = np.diff(np.searchsorted(rewritten, offsets)) != 0
-    if must_parse.any():
+    if must_parse.any():  # their texts become blanks, which are dropped below
         data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
     is_quote = data == ord('"')
     is_quote[escaped] = False
     in_string = np.cumsum(is_quote, dtype=np.uint8) & 1  # after an odd number of quotes
     is_kept = (data > ord(" ")) | in_string.view(np.bool_)
-    offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)
+    offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)  # the bytes dropped before each
     data, in_string, is_quote = data[is_kept], in_string[is_kept], is_quote[is_kept]
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     compacted = pa.Array.from_buffers(pa.binary(), len(texts), buffers)

@@ -181,6 +181,8 @@ class UniformReader:
         quote = (len(quotes) - 1) // len(at) * np.arange(len(at))
         if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
             quote = np.searchsorted(quotes, at)
+        # In each text `at` is behind what was compared so far, and `quote` is the index of the next
+        # quote from there on.
         at, quote = at + len(before), quote + before.count(b'"')
         following = [value.before for value in self._values[1:]] + [self._text[self._last_end :]]
         for (_, node, _), after in zip(self._values, following, strict=True):

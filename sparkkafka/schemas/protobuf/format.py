@@ -133,8 +133,6 @@ class File:
         level, names = self.proto.message_type, [self.proto.package] if self.proto.package else []
         if not level:
             raise SchemaError("the .proto declares no message")
-        if not indexes:
-            raise SchemaError("message indexes are empty: (0,) is the first message")
         for index in indexes:
             if not 0 <= index < len(level):
                 where = ".".join(names) or "the file"

@@ -213,6 +213,7 @@ class _Planner:
                 field.message_type, value_type, parents
             )
             is_struct = value_type is not None and pa.types.is_struct(value_type)
+            # The message's fields are columns; those of google.protobuf.Struct only of a struct.
             if special not in types.FROM_BYTES or (special is types.Special.JSON and is_struct):
                 if is_struct:
                     special = None

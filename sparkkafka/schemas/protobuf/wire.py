@@ -268,10 +268,10 @@ class _Tokenizer:
         data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
         end = self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
-        length: NDArray[Any] | None = None
-        body: Ints | None = None
+        length: NDArray[Any] | None = None  # as written; `size` is that, or beyond any end
+        body: Ints | None = None  # where the bytes begin that have this length
         size: Ints | None = None
-        too_long: Flags | None = None
+        too_long: Flags | None = None  # which varints have more bytes than one may have
         if wire == LEN:
             length, body, too_long = read_varints(data, begin)
             size = length.astype(np.int64)
