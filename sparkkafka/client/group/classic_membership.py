@@ -665,8 +665,4 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             if revoked:  # first: after Ctrl-C in a hook other members must still get these
                 thread.request_rejoin("it revoked partitions, which others can get now")
             error = self._revoke(revoked)
-            if self._is_closed:  # the hook closed it, so it owns nothing
-                if error is not None:
-                    raise error
-                return
         self._take_over(dict.fromkeys(assigned), error)

@@ -475,10 +475,6 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         except BaseException:  # Ctrl-C: the next poll takes this target over
             thread.put_back(target)
             raise
-        if self._is_closed:  # the hook closed it, so it owns nothing
-            if error is not None:
-                raise error
-            return
         try:
             self._take_over(dict(target), error)
         finally:

@@ -506,8 +506,12 @@ class GroupMember(ABC, Generic[ThreadT]):
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
         """Set the partitions that this member owns after a rebalance, and call the hook
-        `after_assign`. `error` is what the hook `before_revoke` raised: raises that, else what
-        `after_assign` raises."""
+        `after_assign`: not if the hook `before_revoke` has closed it, so that it owns nothing.
+        `error` is what that hook raised: raises that, else what `after_assign` raises."""
+        if self._is_closed:
+            if error is not None:
+                raise error
+            return
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
         self._metrics.rebalanced()
