@@ -351,7 +351,7 @@ class ItemsCursor(Cursor):
 
     def read_blobs(self, path: str) -> tuple[Ints, Ints]:
         lengths = next(self._columns).astype(np.int64)
-        return next(self._columns), lengths
+        return next(self._columns), lengths  # in the order of BytesSkipper.step
 
 
 def length_reason(length: int, remaining: int) -> str:

@@ -337,7 +337,7 @@ class RecordEncoder(ValueEncoder):
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
         columns: list[ByteColumn] = []
-        for encoder, index in self._fields:
+        for encoder, index in self._fields:  # None: a ConstantEncoder, which only counts rows
             columns += encoder.encode(array if index is None else array.field(index), row_of)
         return columns
 

@@ -214,6 +214,7 @@ class ReencodedBytesDecoder(ValueDecoder):
         self._encoder = encoder
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return the bytes of each entry's JSON text; none of entries that became inactive."""
         texts = null_outside(self._texts.read(cursor), cursor.is_active())
         return self._encoder.encode(texts).fill_null(scalar(b""))
 

@@ -235,6 +235,7 @@ class RecordSkipper(Skipper):
         return at
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
+        """Skip all fields; those that are recursive are yielded to the caller (see `Walk`)."""
         for field in self._fields:
             at = (yield field, at) if field.is_recursive else field.skip_one(data, at, end)
         return at

@@ -412,7 +412,8 @@ def _write_times(values: pa.Array) -> pa.Array:
     """Return timestamps as JSON strings of ISO 8601, in UTC with a Z, or local ones without a zone.
     Raises _WriteError outside of the years 0 to 9999."""
     micros = values.cast(pa.int64())
-    first, last = _DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1
+    (first_day, last_day), day_us = _DAYS, 86_400_000_000
+    first, last = first_day * day_us, (last_day + 1) * day_us - 1
     _check_range(micros, first, last, "is a time outside of the years 0 to 9999")
     zone = "" if values.type.tz is None else "Z"
     texts = micros.cast(pa.timestamp("us")).cast(pa.string())

@@ -525,7 +525,7 @@ def _write_millis(value: Any) -> str:
     """Return a number of milliseconds unchanged. Raises UnfitError for one that no timestamp can
     have."""
     text = _write_whole_millis(value)
-    if abs(int(text)) > 2**63 // 1000:
+    if abs(int(text)) > 2**63 // 1000:  # its microseconds do not fit into 64 bits
         raise UnfitError("is a number of milliseconds too large for a timestamp")
     return text
 

@@ -192,6 +192,7 @@ class _Names:
 
     def __init__(self, data: Bytes, at: Ints, colons: Ints) -> None:
         self._data, self._colons = data, colons
+        # The two bytes of structure before a colon are the quotes of its name.
         self._starts = at.take(colons - 2) + 1
         self._lengths = at.take(colons - 1) - self._starts
         self._words = first_words(data, self._starts, self._lengths)
@@ -252,7 +253,8 @@ class _Piece:
         self._refuse_escapes(self._colons)
 
     def _refuse_escapes(self, colons: Ints) -> None:
-        """Make texts unclear in which a name before these colons has a backslash."""
+        """Make texts unclear in which a name before these colons, in the two quotes before each,
+        has a backslash."""
         if len(self._backslashes):
             before = np.searchsorted(self._backslashes, self._at[colons - 2])
             has_backslash = np.searchsorted(self._backslashes, self._at[colons - 1]) > before

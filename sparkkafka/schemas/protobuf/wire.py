@@ -59,7 +59,7 @@ class WireData:
     __slots__ = ("buffer", "bytes", "raw")
 
     def __init__(self, content: Bytes) -> None:
-        self.bytes = content if len(content) else np.zeros(1, np.uint8)
+        self.bytes = content if len(content) else np.zeros(1, np.uint8)  # `take` needs a byte
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 
@@ -466,6 +466,7 @@ def read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
     """Read one tag between two positions: (tag, position after it). Raises ValueError with what is
     wrong."""
     tag, after = read_one_varint(data, at, end)
+    # The lowest tag is that of field 1 (1 << 3); five bytes hold all 32 bits.
     if not 8 <= tag <= MAX_TAG or after - at > 5:
         raise ValueError("there is no valid tag")
     return tag, after
