@@ -426,7 +426,8 @@ class TopicWriter:
         """
         self._unsettled.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
-        # The records are bounded by buffer.memory, their deliveries by this number.
+        # The records are bounded by buffer.memory, their deliveries, the oldest first, by this
+        # number.
         while self._unsettled and (self._unsettled[0][0].done() or len(self._unsettled) > 1_000):
             self._settle(*self._unsettled.popleft())
         self._raise_if_failed()

@@ -239,6 +239,7 @@ class TaskDecoder:
             self._dead_letters = self._stack.enter_context(
                 DeadLetters(self._options, self._formats.dead_letter_topic)
             )
+        # Of each row the column of its first cause.
         letters = [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()]
         self._dead_letters.write(tp, records, letters)
         self._report.add(Count.DEAD, len(letters), *tp)
