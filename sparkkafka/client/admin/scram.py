@@ -147,8 +147,8 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
     def split(
         self, items: Sequence[tuple[str, str]], version: int
     ) -> Iterable[Sequence[tuple[str, str]]]:
-        """Make a request for each mechanism: KRaft controllers accept one change of a user in a
-        request (ScramControlManager)."""
+        """Make a request for each mechanism, the second part of an item: KRaft controllers accept
+        one change of a user in a request (ScramControlManager)."""
         return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
     def build(self, items: Sequence[tuple[str, str]], version: int) -> Any:

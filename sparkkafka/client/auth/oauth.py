@@ -305,11 +305,11 @@ def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
 def _basic_authorization(settings: OAuthSettings) -> Secret | None:
     """Return the header Authorization (HTTP's basic authentication) with client id and secret; None
     if UTF-8 cannot encode it."""
-    parts = (settings.client_id, settings.client_secret.reveal())
+    user, secret = settings.client_id, settings.client_secret.reveal()
     if settings.header_urlencode:  # RFC 6749, 2.3.1
-        parts = (quote_plus(parts[0]), quote_plus(parts[1]))
+        user, secret = quote_plus(user), quote_plus(secret)
     try:
-        return Secret(f"Basic {base64.b64encode(':'.join(parts).encode()).decode()}")
+        return Secret(f"Basic {base64.b64encode(f'{user}:{secret}'.encode()).decode()}")
     except UnicodeEncodeError:  # the error quotes the secret
         return None
 

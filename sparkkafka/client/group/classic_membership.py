@@ -433,7 +433,7 @@ class ClassicMemberThread(membership.MemberThread):
         self.lose_membership(self.generation, code, where)
 
     def _check_protocol_type(self, protocol_type: str | None, where: str) -> None:
-        """Raises BrokerError if the group is not one of consumers."""
+        """Raise BrokerError if the group is not one of consumers."""
         if protocol_type is not None and protocol_type != PROTOCOL_TYPE:
             raise membership.group_error(
                 errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

@@ -222,7 +222,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self._on_heartbeat_response(response, topics, owned)
 
     def _check_version(self, deadline: Deadline) -> None:
-        """Raises UnsupportedVersionError if the coordinator does not know the protocol."""
+        """Raise UnsupportedVersionError if the coordinator does not know the protocol."""
         try:
             connection = self.cluster.connection(self.coordinator(deadline), deadline)
         except errors.KafkaError:

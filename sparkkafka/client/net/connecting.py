@@ -329,7 +329,7 @@ def _canonical_name(address: str) -> str:
     """Return the name of the address if that resolves to it, else the address, as Java does
     (getCanonicalHostName)."""
     try:
-        name = socket.gethostbyaddr(address)[0]
+        name, _, _ = socket.gethostbyaddr(address)
     except (OSError, UnicodeError):
         return address
     return name if address in addresses_of(name) else address

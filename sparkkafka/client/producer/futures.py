@@ -218,7 +218,7 @@ class OutcomeNotifier:
         failures = self.take_failures()
         if not failures:
             return
-        error = failures[0].error_of(-1)
+        error = failures[0].error_of(-1)  # of no single record
         count = sum(failure.count for failure in failures)
         if count > 1:
             error.args = (f"{error}; {count} records failed so far", *error.args[1:])

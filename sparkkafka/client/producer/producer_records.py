@@ -33,6 +33,7 @@ from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, OptionError, ProduceError
+from sparkkafka.protocol.columns.columns import content_bytes
 from sparkkafka.protocol.columns.encode import (
     RecordColumns,
     RecordFields,
@@ -45,7 +46,6 @@ from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import (
     Headers,
     binary_array,
-    blob_offsets,
     headers_array,
     is_valid,
     or_zero,
@@ -238,8 +238,7 @@ def _bytes_in(column: pa.Array) -> int:
     """Return the bytes of a binary column's values."""
     if column.null_count:  # Arrow does not say what lies under a null
         return int(or_zero(pc.binary_length(column)).sum(dtype=np.int64))
-    offsets = blob_offsets(column)
-    return int(offsets[-1]) - int(offsets[0])
+    return content_bytes(column)
 
 
 def key_text(rows: InputRows, row: int) -> str:

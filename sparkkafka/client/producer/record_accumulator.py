@@ -403,7 +403,7 @@ class RecordAccumulator:
         lingers_until_s = batch.since_s + (0.0 if batch.is_due else self._linger_s)
         if lingers_until_s > now_s or not self._has_unsent(batch.tp):
             return lingers_until_s
-        return lingers_until_s + JOIN_S
+        return lingers_until_s + JOIN_S  # it could not be sent yet anyway
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""

@@ -315,8 +315,8 @@ class Sender:
     def close_connections(self) -> None:
         """Close the connections with a response still to come: nothing sent over them may arrive
         after the end of the transaction."""
-        for node_id, sent in [item for item in self._sent.items() if item[1]]:
-            sent[0].connection.close()
+        for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
+            self._sent[node_id][0].connection.close()
             error = KafkaConnectionError(
                 f"broker {node_id}: the connection was closed, since the transaction ends"
             )
