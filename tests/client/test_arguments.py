@@ -676,3 +676,6 @@ def test_methods_of_other_libraries_lead_to_ours(kind: Any) -> None:
         named.stop()
     with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
         _ = named.nonsense
+    assert "stop" not in dir(named)
+    assert "close" in dir(named)
+    assert not hasattr(kind, "__getattr__"), "it slows down each attribute"
