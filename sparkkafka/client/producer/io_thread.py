@@ -202,17 +202,15 @@ class ProducerThread:
         return f"{text}, on the way to partition{plural} {some(queued, MAX_NAMED)}"
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
-        """Deliver what is queued until the deadline, fail the rest because of `why`, and end."""
+        """Deliver what is queued until the deadline, fail the rest because of `why`, and end. The
+        garbage collector may call this while this thread holds the buffer's lock: it takes none."""
         self._close_signal.close_in(deadline.remaining_s())
-        with self._buffer.lock:
-            if (
-                self._stop_deadline is None
-                or deadline.remaining_s() < self._stop_deadline.remaining_s()
-            ):
-                self._stop_deadline = deadline
-                self._stop_reason = why
-            self._buffer.close_open()
-            self._buffer.wake()
+        if self._stop_deadline is None or (
+            deadline.remaining_s() < self._stop_deadline.remaining_s()
+        ):
+            self._stop_reason = why
+            self._stop_deadline = deadline
+        self._buffer.waker.wake()
 
     @property
     def is_stopping(self) -> bool:

@@ -19,6 +19,7 @@ add_tests(
         "test_close_delivers_and_then_refuses",
         "test_one_lookup_of_a_topic_takes_no_longer_than_max_block_ms",
         "test_a_producer_that_is_collected_warns_of_what_is_lost_only",
+        "test_the_io_thread_may_collect_the_producer_while_it_has_the_lock",
         "test_a_forked_child_gets_an_error",
         "test_ctrl_c_in_send_spoils_no_other_record",
         "test_the_end_of_the_interpreter_delivers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import gc
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 import pyarrow as pa
@@ -47,7 +48,7 @@ from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import Hold, finish, wait_until
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
@@ -829,6 +830,36 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
 def test_settings_are_a_mapping(kind: Any, config: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         kind(config)
+
+
+class CollectsGarbage(set[Any]):
+    """A set that lets the garbage collector run while it is changed."""
+
+    def __isub__(self, others: Any) -> Self:
+        gc.collect()
+        return super().__isub__(others)
+
+
+@pytest.mark.filterwarnings("ignore:a Producer was not closed")
+def test_the_io_thread_may_collect_the_producer_while_it_has_the_lock(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("t")
+    hold = Hold()
+    fake_cluster.fault(hold, api="Produce")
+    producer: Any = Producer(settings(fake_cluster))
+    producer.itself = producer
+    producer._buffer.unfinished = CollectsGarbage()
+    producer.send("t", b"v")
+    fake_cluster.wait_for_requests("Produce", 1)
+    thread = producer._io_thread
+    gc.disable()  # in the other threads
+    try:
+        del producer
+        hold.release()
+        assert thread.join(WAIT_S)
+    finally:
+        gc.enable()
 
 
 def test_a_producer_that_is_collected_warns_of_what_is_lost_only(
