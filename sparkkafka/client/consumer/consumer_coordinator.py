@@ -591,11 +591,9 @@ class AsyncCommits:
                 queued = self._queue[0]
             error: Exception | None = None
             try:
-                queued.commit(
-                    self._cluster,
-                    queued.offsets,
-                    queued.deadline.with_close_signal(self._close_signal),
-                )
+                if queued.offsets:  # no member need be in its group to commit nothing
+                    deadline = queued.deadline.with_close_signal(self._close_signal)
+                    queued.commit(self._cluster, queued.offsets, deadline)
             except errors.KafkaError as failure:
                 error = failure
             except Exception as bug:

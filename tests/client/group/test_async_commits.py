@@ -238,6 +238,19 @@ def test_one_that_is_no_member_yet_gets_the_error_in_the_callback(filled: FakeCl
     assert isinstance(recorded.rows[0][1], CommitFailedError)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_to_commit_nothing_no_member_need_be_in_its_group(
+    filled: FakeCluster, protocol: str
+) -> None:
+    """As a synchronous commit before the first assignment, which loops around poll may make."""
+    errors: list[Exception | None] = []
+    with consumer(filled, group_protocol=protocol) as source:
+        source.subscribe(["t"])
+        source.commit()
+        source.commit(asynchronous=True, callback=lambda _, error: errors.append(error))
+    assert errors == [None]
+
+
 def test_what_a_callback_raises_comes_out_of_the_call(filled: FakeCluster) -> None:
     recorded = RecordingCallback()
 
