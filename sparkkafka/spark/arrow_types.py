@@ -142,10 +142,7 @@ def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) 
             if index >= 0:
                 pairs.append((field, actual.field(index), f"{path}.{field.name}"))
     elif pa.types.is_map(declared) and pa.types.is_map(actual):
-        pairs = [
-            (declared.key_field, declared.key_field, f"{path}.key"),
-            (declared.item_field, actual.item_field, f"{path}.value"),
-        ]
+        pairs = [(declared.item_field, actual.item_field, f"{path}.value")]  # no key is null
     elif pa.types.is_list(declared) and pa.types.is_list(actual):
         pairs = [(declared.value_field, actual.value_field, f"{path}.element")]
     for field, actual_field, field_path in pairs:

@@ -583,6 +583,7 @@ class _Batch:
         content = data.tobytes()
         spans = list(zip(others.starts.tolist(), others.ends.tolist(), strict=True))
         columns = [offsets[indexes], offsets[indexes + 1], others.is_unclear[indexes]]
+        # Where the other fields of each text begin in `spans`, and those of the next text.
         columns += [np.searchsorted(others.texts, indexes + step) for step in (0, 1)]
         texts = []
         for begin, end, is_unclear, first, last in zip(
