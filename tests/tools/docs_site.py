@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -165,11 +165,10 @@ def calls_not_in_the_api(site: Path) -> Iterator[str]:
     for package in (sparkkafka, sparkkafka.client, sparkkafka.protocol):
         for name in package.__all__:
             found = getattr(package, name)
-            members = vars(found) if inspect.isclass(found) else {}
+            members: Iterable[str] = vars(found) if inspect.isclass(found) else ()
             if found is sparkkafka.client.Admin:
-                members = {
-                    key: getattr(found, key) for key in dir(found)
-                }  # from its base classes too
+                # From its base classes too, but not the hints at other clients' methods.
+                members = [key for key in dir(found) if hasattr(found, key)]
             names = [name, *(f"{name}.{member}" for member in members if member[0] != "_")]
             for dotted in names:
                 # Spark calls KafkaDataSource; what named tuples inherit from Python needs no page.
