@@ -20,7 +20,7 @@ from sparkkafka.config.options import (
     parse_write_options,
 )
 from sparkkafka.config.parsed_options import warn, without_unused_values
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.delegation_tokens import with_token
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sparkkafka.spark.read.reader import KafkaBatchReader
     from sparkkafka.spark.schema import ReadColumn
-    from sparkkafka.spark.stream.reader import KafkaStreamReader
+    from sparkkafka.spark.stream.reader import FailedStreamReader, KafkaStreamReader
     from sparkkafka.spark.write.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
@@ -160,11 +160,17 @@ class KafkaDataSource(DataSource):
             freeze_loaded_objects()
         return writer
 
-    def streamReader(self, schema: StructType) -> KafkaStreamReader:
-        """Return the reader of a streaming query: of the class that fits this version of Spark."""
+    def streamReader(self, schema: StructType) -> KafkaStreamReader | FailedStreamReader:
+        """Return the reader of a streaming query: of the class that fits this version of Spark; for
+        wrong options one that raises the error at Spark's first call."""
         set_up_logging()
-        options = parse_stream_options(with_token(self.options))
-        columns = self._columns(schema, options)
+        try:
+            options = parse_stream_options(with_token(self.options))
+            columns = self._columns(schema, options)
+        except KafkaError as error:
+            from sparkkafka.spark.stream.reader import FailedStreamReader
+
+            return FailedStreamReader(error)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             from sparkkafka.spark.stream.reader import StreamReaderSpark42
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -156,6 +156,22 @@ class KafkaStreamReader(
             self._plan_ahead.stop(self._open_planner.close_signal)
             self._open_planner.close()
             self._open_planner = None
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """Raises an error in all methods.
+
+    If `streamReader` raised it, Spark's message (4.0 to 4.3) would end with an UnboundLocalError:
+    Spark stops the reader, which it does not have then.
+    """
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error = error
+
+    def _raise(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = _raise
 
 
 class StreamReaderSpark40(KafkaStreamReader):
