@@ -211,16 +211,18 @@ class UniformReader:
                 if string_count:
                     is_typed &= ~is_string
             is_misfit = ~is_typed
-            if node is not None and is_misfit.any():
-                is_misfit &= is_string | (lengths != 4) | ~_begins_with(data, start, b"null")
             if is_misfit.any():
-                can_be = ~is_misfit
-                if kind != JsonKind.LENIENT:  # which takes the text of any value
-                    can_be |= is_string | _are_values(data, start, lengths, JsonKind.BOOL)
-                    can_be |= (lengths == 4) & _begins_with(data, start, b"null")
-                    if kind not in _NUMBERS:  # in which 0.0 may be an integer
-                        can_be |= _are_values(data, start, lengths, JsonKind.FLOAT)
-                fits &= can_be
+                is_null = (lengths == 4) & _begins_with(data, start, b"null")
+                if node is not None:
+                    is_misfit &= is_string | ~is_null
+                if is_misfit.any():
+                    can_be = ~is_misfit
+                    if kind != JsonKind.LENIENT:  # which takes the text of any value
+                        can_be |= is_string | is_null
+                        can_be |= _are_values(data, start, lengths, JsonKind.BOOL)
+                        if kind not in _NUMBERS:  # in which 0.0 may be an integer
+                            can_be |= _are_values(data, start, lengths, JsonKind.FLOAT)
+                    fits &= can_be
             spans.append(_Spans(start, lengths, is_string, is_typed, is_misfit))
             fits &= _begins_with(data, at, after)
             if not _are_most(fits):
