@@ -125,7 +125,7 @@ def _report_batch_gaps(checkpoint: logs.Checkpoint, error: _Report, note: _Repor
         )
     kept = set(planned)
     # The plan before the last one is reported above.
-    missing_plans = (n for n in range(planned[0], planned[-2:][0]) if n not in kept)
+    missing_plans = (n for n in range(planned[0], last - 1) if n not in kept)
     if gaps := list(islice(missing_plans, 6)):  # there may be billions in a damaged checkpoint
         note(logs.OFFSETS, f"plans {some(gaps)} are missing; Spark does not read them again")
     if committed and committed[-1] > last:

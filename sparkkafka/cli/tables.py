@@ -190,7 +190,7 @@ def bytes_text(size_bytes: float | None) -> str | None:
         return None
     units = ("B", "kB", "MB", "GB", "TB", "PB")
     size, exponent = float(size_bytes), 0
-    while abs(size) >= 1000 and exponent < len(units) - 1:
+    while round(abs(size), 1) >= 1000 and exponent < len(units) - 1:
         size, exponent = size / 1000, exponent + 1
     decimals = 1 if exponent else 0
     return f"{size:.{decimals}f} {units[exponent]}"

@@ -78,6 +78,7 @@ def test_gaps(tmp_path: Path) -> None:
     assert "plans 1, 2 are missing" in said(tmp_path, "note")
     (tmp_path / "offsets" / "3").unlink()
     assert "without the plan before the last one (4)" in said(tmp_path, "error")
+    assert "plans 1, 2 are missing" in said(tmp_path, "note")
 
 
 def test_the_first_of_many_gaps_are_shown(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sparkkafka.cli.app import main
-from sparkkafka.cli.tables import MAX_DRAWN, print_table, table_of
+from sparkkafka.cli.tables import MAX_DRAWN, bytes_text, print_table, table_of
 
 COLUMNS = ("topic", "partition", "lag", "note", "behind", "gone", "is_new")
 ROWS = [
@@ -84,3 +84,8 @@ def test_rows_of_json_are_cells_by_their_names(capsys: pytest.CaptureFixture[str
         "  1001  1.5 kB  1001,2  12,345     -",
         "     2  -       -            0     7",
     ]
+
+
+def test_bytes_are_rounded_before_the_unit_is_chosen() -> None:
+    texts = [bytes_text(size) for size in (999, 1_000, 999_949, 999_950, 10**18)]
+    assert texts == ["999 B", "1.0 kB", "999.9 kB", "1.0 MB", "1000.0 PB"]

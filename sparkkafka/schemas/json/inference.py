@@ -106,7 +106,7 @@ def infer(samples: list[bytes]) -> pa.DataType:
         try:
             types.add(parse(sample), 0)
         except JsonSyntaxError as error:
-            hint = f"; the last one {error.reason}"
+            hint = f"; one of them {error.reason}"
     if not types.kinds:
         raise SchemaError(
             f"no type can be inferred: of {len(samples)} samples none is JSON with a value{hint}"
