@@ -413,7 +413,8 @@ class Frames(NamedTuple):
 
 class Unframer:
     """Reads the frames of a column's payloads and groups the rows by writer. `starts` and `ends`:
-    where each payload begins and ends in `data`."""
+    where each payload begins and ends in `data`. With `with_indexes` a frame has the indexes of a
+    Protobuf message behind the schema's id. `column` is the name for errors."""
 
     def __init__(self, payloads: pa.Array, column: str, *, with_indexes: bool) -> None:
         offsets = arrow.blob_offsets(payloads).astype(np.int64)

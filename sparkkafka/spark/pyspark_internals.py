@@ -123,7 +123,7 @@ def accepts_rows_with_plan(*, has_metadata: bool) -> bool:
     Spark compares their schema with the query's, metadata of fields included (`has_metadata`); a
     pyspark that does not read metadata from Arrow fails that comparison.
     """
-    if simple_reader_wrapper() is None:
+    if simple_reader_wrapper() is None:  # Spark asks no other reader for rows with the plan
         return False
     if not has_metadata:
         return True

@@ -229,7 +229,8 @@ class Worker:
             call = self._waiting.popleft()
             if not call.future.done():
                 self._hand_to_thread(call)
-                # It may wait for long, and calls behind it do not.
+                # A call with `interrupt` may wait for long, as poll. If a call behind it does not,
+                # the first one takes only what is there.
                 if call.interrupt is not None and any(
                     later.interrupt is None for later in self._waiting
                 ):

@@ -84,6 +84,7 @@ class PollLoop:
         self._offset_reset = AutoOffsetReset(options, cluster)
         self._wakeup = threading.Event()
         self._min_response_ms = float(MIN_RESPONSE_MS)
+        """The least time for the response to a request, however short poll's timeout is."""
         self._error_of_next_poll: errors.KafkaError | None = None
         self._old_positions: list[tuple[PartitionState, int | None]] = []
         """The partitions from which the last poll took records, with their positions before it."""

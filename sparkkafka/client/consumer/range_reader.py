@@ -193,6 +193,7 @@ class RangeReader:
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
         """Take the next decoded records of a partition, None if there are none."""
         try:
+            # All records of a batch. This decodes and waits for nothing.
             columns = state.take_columns(None, Deadline(math.inf))
         except errors.CorruptRecordError as error:
             raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error

@@ -133,13 +133,14 @@ class OutcomeNotifier:
         self.on_awaited: Callable[[], object] = lambda: None
         """Called on the loop when a task awaits a record, unless `is_awaited`."""
         self.on_outcome: Callable[[TopicRecords, Indexes], None] = lambda records, indexes: None
-        """Called in the I/O thread with records that got an outcome, a batch at a time, if one of
-        them has `waiters`."""
+        """Called in the I/O thread with records that got an outcome, a batch at a time, if tasks
+        await some of them (`TopicRecords.waiters`)."""
         self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._queued_count = 0
+        """How many callbacks were queued since the start; `_ran_count`: how many of them ran."""
         self._ran_count = 0
         self._failures: deque[Failure] = deque(maxlen=1_000)
-        self._process_id = os.getpid()
+        self._process_id = os.getpid()  # another one in a fork
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
         """Wait until `done` returns True; return False after the deadline. Raises KafkaError, which

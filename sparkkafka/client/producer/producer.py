@@ -454,6 +454,7 @@ class Producer(ClientBase):
         takes) are failed: their handles raise, and the log says so.
         """
         options = self._settings.producer
+        # By then all records have an outcome, and requests for the transaction's end gave up.
         longest_ms = options.delivery_timeout_ms + options.max_block_ms
         self._close(deadline_of(timeout_s) or Deadline(longest_ms))
 

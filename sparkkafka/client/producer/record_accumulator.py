@@ -237,7 +237,7 @@ class SendBuffer:
         must not sleep, return -infinite."""
         with self.lock:
             has_waiters = self.waiting_threads or self.flushes
-            # `may_linger` is from before these callers came: batches must be closed for them.
+            # If the last `take` let batches linger, these callers came after it: close them now.
             has_work_for_waiters = has_waiters and (self.may_linger or self.open)
             if self.ready or self.commands or self.is_awaited or has_work_for_waiters:
                 return -math.inf
@@ -250,8 +250,8 @@ class SendBuffer:
             return since_s
 
     def free(self, taken_bytes: int) -> None:
-        """Free the memory of records that have an outcome. `taken_bytes` is the memory of the
-        records that the I/O thread still holds."""
+        """Free the memory of records that have an outcome, and wake callers that wait for memory.
+        `taken_bytes` is the memory of the records that the I/O thread still holds."""
         with self.lock:
             self.taken_bytes = taken_bytes
             self.unfinished -= {records for records in self.unfinished if records.all_done}

@@ -12,7 +12,8 @@ reach the next transaction. The functions here use the first, unless a version i
 
 The batches of a `Sender` are part of a `SingleTransaction`, that of a Spark task, which the driver
 ends, or of the `TransactionManager` of a Producer, one transaction after another. Each has its own
-connections to the coordinator, because those of the sender carry requests in flight.
+connections to the coordinator, because those of the sender carry requests in flight. A producer
+without transactions gets its producer id in `sender`.
 """
 
 from __future__ import annotations

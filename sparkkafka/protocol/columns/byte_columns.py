@@ -236,8 +236,8 @@ class Slice(NamedTuple):
 
 
 def _slices_of(columns: Sequence[WordColumn | BinaryColumn], count: int) -> list[Slice] | None:
-    """Return the columns as slices, in the order of their bytes in a row; None if the rows have so
-    many bytes that copying slices is slow."""
+    """Return the columns as slices, in the order of their bytes in a row: one of up to four words,
+    or of a BinaryColumn. None if the rows have so many bytes that copying slices is slow."""
     slices: list[Slice] = []
     size = 0
     for column in columns:
@@ -250,7 +250,8 @@ def _slices_of(columns: Sequence[WordColumn | BinaryColumn], count: int) -> list
                 slices.append(Slice([column]))
             continue
         offsets = blob_offsets(column.array)
-        size += int(offsets[-1] - offsets[0]) * (count // len(column.lengths))
+        repeats = count // len(column.lengths)  # of one value for all rows
+        size += int(offsets[-1] - offsets[0]) * repeats
         # A single word that NumPy has a type for can be written in front of the copied bytes.
         if isinstance(last, list) and len(last) == 1 and last[0].size in (1, 2, 4, 8):
             slices[-1] = Slice(column, last[0])

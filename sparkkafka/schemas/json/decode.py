@@ -969,7 +969,8 @@ _CHANGED_COLUMN = re.compile(r"Column\((/.*?)(?:/\[\])*\) changed from ")
 
 
 def _fields_below(node: JsonNode, path: str) -> Iterator[tuple[str, str, JsonNode]]:
-    """Yield (name, path as in the reader's messages, node) of all fields of structs."""
+    """Yield (name, path as in messages of pyarrow's reader, such as /a/[]/b, node) of all fields of
+    structs."""
     if node.kind == JsonKind.LIST:
         yield from _fields_below(node.item, f"{path}/[]")
     elif node.kind == JsonKind.STRUCT:

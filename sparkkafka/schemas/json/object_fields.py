@@ -261,7 +261,8 @@ class _Piece:
             self.is_unclear[self._texts[colons[has_backslash]]] = True
 
     def values(self, name: bytes) -> ValueSpans:
-        """Return where the values of an outermost field with this name lie."""
+        """Return where the values of an outermost field with this name lie: behind its colon, up to
+        the next comma or bracket."""
         colons = self._names.find(name)
         return ValueSpans(
             self._texts[colons], self._at[colons] + 1, self._at[self._ends_of(colons)]

@@ -40,8 +40,11 @@ _ENVELOPE_HINT: Final = "set envelope.columns=envelope, whose columns are those 
 def changes_schema(
     value: types.StructField, key: types.StructField | None, pins_key: str, added: Sequence[str]
 ) -> types.StructType:
-    """Return the columns of a read, whose value and key have these types. `added`: the names of the
-    columns that options add. Raises OptionError if a column of the table has one of their names."""
+    """Return the columns of a read, whose value and key have these types: `value` is a struct of
+    the row and its change, or an array of such structs. `added`: the names of the columns that
+    options add. What planning chose for the value and the key (their metadata under `pins_key`)
+    becomes metadata of the column `change`. Raises OptionError if a column of the table has one of
+    the other columns' names."""
     struct = value.dataType
     if isinstance(struct, types.ArrayType):  # records with several rows
         struct = struct.elementType
@@ -55,7 +58,7 @@ def changes_schema(
             )
     fields = []
     for field in change.fields:
-        if field.name == "unavailable" and key is not None:
+        if field.name == "unavailable" and key is not None:  # the last field; keys are before it
             fields += [types.StructField(name, key.dataType) for name in _KEYS]
         fields.append(field)
     fields += [types.StructField(name, kind) for name, kind in _KAFKA_FIELDS.items()]
