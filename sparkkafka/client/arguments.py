@@ -40,7 +40,15 @@ OTHER_METHODS: Mapping[str, str] = {
 """What to call in place of methods of confluent-kafka, kafka-python and aiokafka."""
 
 
-class ClientBase:
+class _ClientType(type):
+    """Leaves the methods of other libraries' clients out of dir() of a class, from which mocks take
+    a client's methods."""
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if hasattr(cls, name)]
+
+
+class ClientBase(metaclass=_ClientType):
     """Base of all clients. Its errors say what to do for settings and methods of other libraries'
     clients, and that a client cannot be pickled."""
 
@@ -60,7 +68,7 @@ class ClientBase:
         return super().__new__(cls)
 
     def __dir__(self) -> list[str]:
-        """List the attributes without the methods of other libraries' clients."""
+        """List the attributes without those methods."""
         return [name for name in super().__dir__() if hasattr(self, name)]
 
     def __reduce__(self) -> NoReturn:

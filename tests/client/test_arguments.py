@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -676,6 +677,7 @@ def test_methods_of_other_libraries_lead_to_ours(kind: Any) -> None:
         named.stop()
     with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
         _ = named.nonsense
-    assert "stop" not in dir(named)
-    assert "close" in dir(named)
+    for of in (named, kind, mock.Mock(spec=kind)):
+        assert "stop" not in dir(of)
+        assert "close" in dir(of)
     assert not hasattr(kind, "__getattr__"), "it slows down each attribute"

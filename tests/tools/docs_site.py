@@ -167,8 +167,7 @@ def calls_not_in_the_api(site: Path) -> Iterator[str]:
             found = getattr(package, name)
             members: Iterable[str] = vars(found) if inspect.isclass(found) else ()
             if found is sparkkafka.client.Admin:
-                # From its base classes too, but not the hints at other clients' methods.
-                members = [key for key in dir(found) if hasattr(found, key)]
+                members = dir(found)  # from its base classes too
             names = [name, *(f"{name}.{member}" for member in members if member[0] != "_")]
             for dotted in names:
                 # Spark calls KafkaDataSource; what named tuples inherit from Python needs no page.
