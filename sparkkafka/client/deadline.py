@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import queue
 import random
 import select
 import socket
@@ -101,19 +102,22 @@ class CloseSignal:
 
     def __init__(self) -> None:
         self.at_s = math.inf
-        self._time_is_set = threading.Event()
+        self._time_is_set: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Not an Event, whose lock the same thread may hold when the garbage collector calls
+        `close_in`."""
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
         """Let the waits of all deadlines with this signal end in so many seconds at the latest."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
-        self._time_is_set.set()
+        self._time_is_set.put(None)
 
     def pause(self, wait_s: float) -> None:
         """Sleep, at most until the time that is set."""
         until_s = time.monotonic() + wait_s
-        if self._time_is_set.wait(wait_s):
+        with contextlib.suppress(queue.Empty):
+            self._time_is_set.put(self._time_is_set.get(timeout=max(0.0, wait_s)))
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
 
     def watch(self, sock: socket.socket) -> None:

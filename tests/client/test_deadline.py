@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
+import time
 
 import pytest
 
 from sparkkafka.client import Producer
-from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -91,3 +93,15 @@ def test_a_client_without_file_descriptors_names_their_limit(monkeypatch):
     monkeypatch.setattr(socket, "socketpair", fail)
     with pytest.raises(KafkaError, match=r"Too many open files\. .*ulimit -n"):
         Producer({"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_all_pauses_end_at_the_time_that_is_set() -> None:
+    signal = CloseSignal()
+    timer = threading.Timer(0.05, signal.close_in, (0.0,))
+    timer.start()
+    begin_s = time.monotonic()
+    for _ in range(3):
+        signal.pause(60)
+    timer.join()
+    assert time.monotonic() - begin_s < 50
+    signal.pause(-1)
