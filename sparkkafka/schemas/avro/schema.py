@@ -172,7 +172,6 @@ class Node:
         return f"{self.kind} ({self.logical})" if self.logical else self.kind
 
 
-# A string, a comment, or a comment without an end. Linear in the text, whatever it is.
 def json_of(text: str) -> Any:
     """Parse the JSON of a schema's text, which may have comments (`//` and `/* */`), as Java's
     `Schema.Parser` allows. Raises ValueError, RecursionError."""
@@ -181,6 +180,7 @@ def json_of(text: str) -> Any:
         # A comment becomes blanks, so that messages name the right line and column.
         return match[1] or match[2] or re.sub(r"[^\r\n]", " ", match[0])
 
+    # A string, a comment, or a comment without an end. Linear in the text, whatever it is.
     string_or_comment = r'("[^"\\]*+(?:\\.?[^"\\]*+)*+"?)|/\*.*?\*/|//[^\r\n]*|(/\*.*)'
     return json.loads(re.sub(string_or_comment, without_comment, text, flags=re.DOTALL))
 

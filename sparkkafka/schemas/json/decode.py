@@ -210,7 +210,7 @@ class _Batch:
         decoder = self._decoder
         if len(is_read) < MIN_BLOCK_ROWS or decoder.root.kind != JsonKind.STRUCT:
             return is_read
-        if decoder.batches_until_uniform:  # the texts of an earlier batch differed in more
+        if decoder.batches_until_uniform:  # an earlier batch could not be read in this way
             decoder.batches_until_uniform -= 1
             return is_read
         for part in self._cut_by_size(np.arange(len(is_read))):

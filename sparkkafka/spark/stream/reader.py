@@ -159,7 +159,7 @@ class KafkaStreamReader(
 
 
 class FailedStreamReader(DataSourceStreamReader):
-    """Raises an error in all methods.
+    """Raises an error in each method that Spark calls first.
 
     If `streamReader` raised it, Spark's message (4.0 to 4.3) would end with an UnboundLocalError:
     Spark stops the reader, which it does not have then.
