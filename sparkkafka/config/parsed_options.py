@@ -177,7 +177,7 @@ def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
             row = _KAFKA.get(key.removeprefix(KAFKA_PREFIX))
         else:
             row = _CONNECTOR.get(key)
-        used = (row is not None and row.status is Status.USED) or key == "path"
+        used = (row is not None and row.status is Status.USED) or key in ("path", "paths")
         # config.providers and its classes: their aliases are needed to resolve references.
         used |= (
             key.startswith(f"{KAFKA_PREFIX}{references.PROVIDERS_OPTION}") and ".param." not in key
@@ -254,11 +254,11 @@ class ParsedOptions:
     def _set_connector_option(self, name: str, text: str) -> None:
         """Set an option without the prefix kafka. Raises OptionError if it is unknown."""
         key = name.lower()
-        if key == "path":
-            # load("x") and save("x") set this option; Spark's catalog sets it to the folder of a
-            # SQL table.
+        if key in ("path", "paths"):
+            # load("x") and save("x") set path, load(["x", "y"]) paths; Spark's catalog sets path to
+            # the folder of a SQL table.
             raise OptionError(
-                f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
+                f"option {key} ({shortened(text)}) has no meaning for Kafka: call load() or "
                 "save() without an argument and name topics with subscribe or topic"
             )
         row = _IGNORED.get((key, self.side)) or _CONNECTOR.get(key)

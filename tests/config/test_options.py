@@ -218,9 +218,10 @@ def test_unknown_connector_option_without_a_near_one() -> None:
         read(zzzz="1")
 
 
-def test_load_with_a_path_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"load\(\)"):
-        read(path="/tmp/x")
+@pytest.mark.parametrize("name", ["path", "paths"])
+def test_load_with_a_path_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"option {name} .*load\(\)"):
+        read(**{name: "x"})
 
 
 def test_a_name_that_is_no_text() -> None:
