@@ -280,12 +280,12 @@ def _decision_obstacles(
     status: against_kafka.DecisionStatus, unfinished: Unfinished | None, batch_id: int
 ) -> list[str]:
     """Return why an exactly-once query cannot continue after batch `batch_id`; empty if it can.
-    After a wrong reset its sink would take the next batch for a decided one, and leave out its
-    rows."""
+    Its sink has decided which batch is the last one to be committed. After a wrong reset it would
+    take the next batch for a decided one, and leave out its rows."""
     if status.decision is None or status.verdict == "other query":
         return []
     if status.verdict == "decided":
-        # Transactions that are not committed yet never would be.
+        # Only the query's next start commits transactions of the batch that are still open.
         return [f"{status.text}. Start the query once, then reset it"]
     if status.decision.batch_id > batch_id:
         return [

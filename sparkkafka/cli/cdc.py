@@ -125,8 +125,9 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         batches = list(reader.batches())
         counts: Counter[int] = Counter()
         for batch in batches:
+            # A batch has records of one partition.
             counts[batch.column("partition")[0].as_py()] += batch.num_rows
-        # Each partition had fewer records than asked for.
+        # The sample is the whole topic if each partition had fewer records than asked for.
         sample.is_whole = max(counts.values(), default=0) < count
         formats = _formats_of(batches, formats)
         decode = None
@@ -146,7 +147,7 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         for batch in batches:
             sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
             offsets, keys = (batch.column(name).to_pylist() for name in ("offset", "key"))
-            key_by_offset = dict(zip(offsets, keys, strict=True))
+            key_by_offset = dict(zip(offsets, keys, strict=True))  # `decode` changes keys
             for decoded in [batch] if decode is None else decode(batch):
                 _add_records(sample, decoded, key_by_offset)
     return sample

@@ -98,7 +98,7 @@ class FileSink:
         except OSError as failure:
             raise self._with_file_name(failure) from None
         finally:
-            self._remove()
+            self._remove()  # closes what is open; a file that has its name now stays
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Buffer the rows, and write a row group once _GROUP_BYTES are buffered."""

@@ -185,8 +185,8 @@ class _Murmur2:
         state ^= words
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """Process the remaining words of one key, which are `data`, and return its state: the hash
-        so far."""
+        """Process the words of one long key that `add_words` has not, which are `data`, and return
+        its state: the hash so far."""
         for word in data.view("<u4").tolist() if len(data) else []:
             state = _add_murmur2_word(state, word)
         return state

@@ -596,8 +596,8 @@ class ToLeader:
     def _missing_topic_errors(
         self, failed: Mapping[str, int], deadline: Deadline
     ) -> dict[str, UnknownTopicError]:
-        """Return the errors of the topics that count as missing. `failed` has the error codes of
-        topics without metadata."""
+        """Return the errors of the topics that brokers have not known for so long that they count
+        as missing (`believed_missing`). `failed` has the error codes of topics without metadata."""
         cluster = self._cluster
         unknown = [
             name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

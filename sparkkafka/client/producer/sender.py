@@ -983,7 +983,8 @@ class Sender:
         only_unsent: bool = False,
     ) -> None:
         """Fail all batches of a partition, or only those that were never sent (`only_unsent`)."""
-        # Batches that may be written come first: their error is the one that is raised.
+        # First those that a broker may have written. If `on_failure` raises, it raises their error,
+        # which says so.
         for batch in sorted(
             queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
         ):

@@ -224,7 +224,7 @@ def init_transactions(
     2.5). `hints` are the texts of errors by code.
     """
     producer_id, producer_epoch = (
-        # `owner` without its transactional id.
+        # `owner` without its transactional id, which is then the only one of `transactional_ids`.
         (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
     )
     requests = {

@@ -72,9 +72,10 @@ class AvroDecoder:
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """Decode the payloads (binary; null stays null) into a column of `type`: those that are bad
         become null, with a reason. Some CHUNK_BYTES are decoded at a time, so that columns stay in
-        the processor's cache."""
+        the processor's cache. Raises TooManyRowsError if the columns of several payloads exceed
+        `budget`."""
         budget = budget or MemoryBudget(payloads)
-        budget.take(len(payloads) * self._row_bytes)  # one row always fits; several may raise
+        budget.take(len(payloads) * self._row_bytes)
         payloads = as_binary(payloads, "payload")
         offsets = blob_offsets(payloads).astype(np.int64)
         data = np.frombuffer((payloads.buffers()[2] if len(payloads) else None) or b"", np.uint8)

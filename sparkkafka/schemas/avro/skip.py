@@ -568,14 +568,16 @@ class ItemsSkipper(Skipper):
         kept_rounds: list[Round] | None,
     ) -> int:
         """Skip items of all entries by `Skipper.step` while that is faster than a loop. Return the
-        number of items that were skipped of each entry, at most all that it has; 0 if any is bad.
+        number of items that were skipped of each entry, at most all that it has. That is less if a
+        step returns None, and 0, with nothing skipped, if one went past the end of a payload.
         `entries`: those that have items, by `counts` in descending order; `next_items`: the index
-        in `starts` of each entry's first item. Where the items start is written into `starts`, if
-        it is not None; or, with what was read, appended to `kept_rounds`."""
+        in `starts` of each entry's first item. If `starts` is not None, where the items start is
+        written into it; or, if all items were skipped, appended to `kept_rounds` with what was
+        read, unless that is None."""
         before = cursor.at[entries]
         at, done = before.copy(), 0
         rounds: list[Round] = []
-        while 4 * len(before) >= _MIN_VECTOR:  # a step takes a quarter of a skip
+        while 4 * len(before) >= _MIN_VECTOR:  # a step takes a quarter of the time of `skip`
             columns: StepValues = []
             after = self.item.step(
                 cursor.chunk.data, before, None if kept_rounds is None else columns

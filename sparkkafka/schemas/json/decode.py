@@ -121,6 +121,7 @@ class JsonDecoder:
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
             raw_node = JsonNode(JsonKind.STRUCT, raw_type, readable)
             self.raw = self.strict = BlockReader(raw_node, normalized=False)
+            # If fields are read separately, a strict reader would refuse them in each text.
             if (self.with_rest or self.exact) and not self.separate_fields:
                 self.strict = BlockReader(raw_node, normalized=False, strict=True)
 
@@ -366,6 +367,7 @@ class _Batch:
                 data, offsets[full], offsets[full + 1], has_decimals=self._decoder.has_decimals
             )
             doubtful |= ~self._is_utf8  # the reader does not check it
+            # Items that may take too much memory are counted in the whole texts.
             if size := self._decoder.normalizer.item_bytes:
                 doubtful |= may_take_too_much(
                     self.data, self._offsets[:-1], self._offsets[1:], size

@@ -185,7 +185,8 @@ def item_bytes(root: JsonNode) -> int:
 
 
 def _largest_item(node: JsonNode) -> int:
-    """Return what `item_bytes` does, however few the bytes are; 0 without arrays and maps."""
+    """Return the most bytes that one item of an array or map in `node` takes in columns; 0 without
+    arrays and maps."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
         size = max(size, bytes_per_value(node.item.type))

@@ -593,19 +593,19 @@ def last_served(shares: Offsets, after: TopicPartition | None) -> TopicPartition
 def offsets_within(
     backlog: Offsets, offset_bytes: Mapping[TopicPartition, float], max_bytes: int
 ) -> int:
-    """Return how many offsets of the backlog, shared as `prorate` does, have about `max_bytes`; at
+    """Return how many offsets of the backlog, shared as `prorate` does, hold about `max_bytes`; at
     least one.
 
-    `offset_bytes` is the mean size of an offset by partition. A partition of unknown size counts
-    with the mean of the others.
+    `offset_bytes` is the mean size of an offset by partition. A partition without one counts with
+    the mean of the others; if none has one, all offsets are returned.
     """
-    sizes = {tp: size for tp, size in backlog.items() if size > 0}
-    known = [tp for tp in sizes if tp in offset_bytes]
-    total = sum(sizes.values())
-    known_offsets = sum(sizes[tp] for tp in known)
+    counts = {tp: count for tp, count in backlog.items() if count > 0}
+    known = [tp for tp in counts if tp in offset_bytes]
+    total = sum(counts.values())
+    known_offsets = sum(counts[tp] for tp in known)
     if not known_offsets:
         return max(total, 1)
-    mean_bytes = sum(sizes[tp] * offset_bytes[tp] for tp in known) / known_offsets
+    mean_bytes = sum(counts[tp] * offset_bytes[tp] for tp in known) / known_offsets
     if total * mean_bytes <= max_bytes:
         return max(total, 1)
     return max(1, int(max_bytes / mean_bytes))

@@ -185,7 +185,8 @@ def _kafka_offsets(value: Any, description: str) -> Offsets | None:
 
 
 def _parse_json_or_python(text: str) -> Any:
-    """Parse JSON, or the text of a Python value (see the top). Raises ValueError."""
+    """Parse JSON, or the text of a Python value, which some versions of PySpark have in its place.
+    Raises ValueError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
