@@ -393,10 +393,16 @@ def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.
             return decode.to_unit(written, read)
     # If the reader's type is float, a number is rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    dtypes: dict[pa.DataType, Any] = {pa.int32(): np.int32, pa.date32(): np.int32}
-    dtypes |= {pa.float32(): np.float32, pa.float64(): np.float64}
-    # int64 also of timestamps and intervals.
-    return decode.to_dtype(dtypes.get(target, np.int64), through)
+    return decode.to_dtype(_DTYPES.get(target, np.int64), through)  # also timestamps, intervals
+
+
+_DTYPES: Final = {
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+    pa.date32(): np.int32,
+}
 
 
 def _mismatch_error(writer: Node, reader: Node, path: str) -> SchemaError:

@@ -847,13 +847,20 @@ def _repeat_default(field: ProtobufField, count: int) -> pa.Array:
         if len(data) * count >= 1 << 31:
             raise MemoryError(field.path)
         return arrow.repeat_text(data, count).view(field.value_type)
-    dtypes: dict[int, Any] = {types.DOUBLE: np.float64, types.FLOAT: np.float32}
-    dtypes |= {types.BOOL: np.uint8, types.SFIXED32: np.int32}
-    dtypes |= {types.UINT64: np.uint64, types.FIXED64: np.uint64}
-    raw: Any = np.full(count, value, dtypes.get(field.kind, np.int64))
+    raw: Any = np.full(count, value, _DEFAULT_TYPES.get(field.kind, np.int64))
     if field.kind in (types.SINT32, types.SINT64):
         raw = zigzag(raw)
     return _number_array(field, raw.view(f"u{raw.itemsize}"), None)[0]
+
+
+_DEFAULT_TYPES: Final[dict[int, Any]] = {
+    types.DOUBLE: np.float64,
+    types.FLOAT: np.float32,
+    types.BOOL: np.uint8,
+    types.UINT64: np.uint64,
+    types.FIXED64: np.uint64,
+    types.SFIXED32: np.int32,
+}
 
 
 def _misfit_reason(field: ProtobufField, raw: int) -> str:
