@@ -127,7 +127,7 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         for batch in batches:
             # A batch has records of one partition.
             counts[batch.column("partition")[0].as_py()] += batch.num_rows
-        # The sample is the whole topic if each partition had fewer records than asked for.
+        # The sample is the whole topic if each partition had fewer than `count` records.
         sample.is_whole = max(counts.values(), default=0) < count
         formats = _formats_of(batches, formats)
         decode = None

@@ -590,7 +590,7 @@ class TopicReader:
         """Look up an offset of tiered storage; `kind` is its number in TIERED_OFFSETS. If nothing
         is uploaded, latest-tiered is the earliest offset; if everything is uploaded,
         earliest-pending-upload is the end."""
-        # The consumer looks up an assigned OffsetSpec when it is asked for the position.
+        # The consumer looks up an assigned OffsetSpec when `position` is called.
         self._consumer.assign({tp: OffsetSpec(kind) for tp in ranges})
         offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
         self._consumer.assign([])

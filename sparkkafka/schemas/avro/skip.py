@@ -708,10 +708,10 @@ def _put_starts(rounds: Sequence[Round], starts: Ints) -> None:
 def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
     """Return the columns of `count` items, of which each round has read some."""
     ordered: StepValues = []
-    for pieces in zip(*(one_round.columns for one_round in rounds), strict=True):
+    for pieces in zip(*(kept_round.columns for kept_round in rounds), strict=True):
         values = np.empty(count, np.result_type(*pieces))
-        for one_round, piece in zip(rounds, pieces, strict=True):
-            values[one_round.indexes] = piece
+        for kept_round, piece in zip(rounds, pieces, strict=True):
+            values[kept_round.indexes] = piece
         ordered.append(values)
     return ordered
 
