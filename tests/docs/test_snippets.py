@@ -140,7 +140,7 @@ def test_pages_of_the_client_library(
     assert "assigned 4" in text
     assert "revoked 4" in text
     # The controller has the new value when it answers, the broker that is asked a moment later.
-    assert re.search("^(3600000|604800000)$", text, re.MULTILINE)
+    assert re.search("^(3600000|604800000)$", text, re.MULTILINE), text
     assert "OffsetAndMetadata(offset=10, metadata='up to the break'" in text
     assert re.search(r"^orders-3 0 \d+$", text, re.MULTILINE)
     assert re.search(r"^3 [1-9]\d*$", text, re.MULTILINE)
