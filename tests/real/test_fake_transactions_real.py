@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import confluent_kafka
 import pytest
 
+from sparkkafka.client import Admin, ConfigResource
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.errors import ErrorCode
@@ -44,10 +45,12 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.support.options import parse_client_options
+from tests.support.waiting import wait_until
 from tests.testing.raw_client import produce_request, sequenced
 
 pytestmark = pytest.mark.real
 
+BROKER = ConfigResource("broker", "0")
 TRANSACTIONAL = 0x10
 DEADLINE_MS = 30_000.0
 TIMEOUT_MS = 60_000
@@ -530,7 +533,7 @@ def a_transaction_times_out(at: Script) -> None:
     one = at.init("first", timeout_ms=1_000)  # not before the next two requests
     at.add("first", one, 0)
     at.produce("first", one, 0)
-    # The scan comes every ten seconds.
+    # The coordinator looks every second.
     deadline = Deadline(DEADLINE_MS)
     while not deadline.expired:
         at.ends("?")
@@ -715,7 +718,7 @@ CASES = [
     (a_refused_sequence_is_not_overtaken, NEW),
     *itertools.product((offsets_in_a_transaction, refused_offsets), (OLD, MIDDLE, NEW)),
     (states_are_told, NEW),
-    (a_transaction_times_out, NEW),  # takes ten seconds
+    (a_transaction_times_out, NEW),
 ]
 
 
@@ -759,10 +762,17 @@ def test_a_group_with_members(kafka_cluster: Any, new_topic: Any, protocol: str)
         consumer.close()
 
 
-def test_without_verification(kafka_cluster_factory: Any) -> None:
-    cluster = kafka_cluster_factory(1, {"transaction.partition.verification.enable": False})
-    cluster.create_topic("t", partitions=3)
-    compare(cluster.bootstrap_servers, "t", late_writes_hang, NEW, transaction_verification=False)
+def test_without_verification(kafka_cluster: Any, new_topic: Any) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    topic, brokers = new_topic(partitions=3), ConfigResource("broker", "")
+    name = "transaction.partition.verification.enable"
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.incremental_alter_configs({brokers: {name: "false"}}).all()
+        try:
+            wait_until(lambda: admin.describe_configs([BROKER])[BROKER][name].value == "false")
+            compare(servers, topic, late_writes_hang, NEW, transaction_verification=False)
+        finally:
+            admin.incremental_alter_configs({brokers: {name: None}}).all()
 
 
 def compare(

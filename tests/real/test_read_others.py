@@ -114,11 +114,9 @@ def test_log_append_time(kafka_cluster, new_topic):
     assert all(before_ms <= row.timestamp_ms <= before_ms + 60_000 for row in rows)
 
 
-def test_compaction_leaves_gaps(kafka_cluster_factory):
-    with_quick_cleaner = kafka_cluster_factory(1, {"log.cleaner.backoff.ms": 100})
-    bootstrap, topic = with_quick_cleaner.bootstrap_servers, "compacted"
-    with_quick_cleaner.create_topic(
-        topic,
+def test_compaction_leaves_gaps(kafka_cluster, new_topic):
+    bootstrap = kafka_cluster.bootstrap_servers
+    topic = new_topic(
         configs={
             "cleanup.policy": "compact",
             "segment.ms": "200",

@@ -53,11 +53,15 @@ def default_properties(brokers: int) -> dict[str, str]:
         # Kafka). Below some seconds a busy machine loses brokers that are alive.
         "broker.session.timeout.ms": "5000",
         "broker.heartbeat.interval.ms": "1000",
+        # A transaction that takes longer than its timeout is aborted soon after that (10000).
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         # Kafka writes a record twice a second where nothing else is written (500), which takes a
         # quarter of an idle broker's processor time.
         "metadata.max.idle.interval.ms": "0",
         # Tests write timestamps of any age.
         "log.retention.ms": "-1",
+        # Topics that are to be compacted are looked for once a second (15000).
+        "log.cleaner.backoff.ms": "1000",
         # 128 MB in Kafka, of a heap that is small here.
         "log.cleaner.dedupe.buffer.size": "16777216",
     }
