@@ -179,7 +179,7 @@ def settle(*members: Peer) -> None:
         assert time.monotonic() < until, shares
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_ours_come_and_go(group, strategy):
     config = {"partition_assignment_strategy": strategy}
     first = group.ours(**config)
@@ -197,8 +197,11 @@ def test_ours_come_and_go(group, strategy):
         assert revoked == []  # it only ever got more
 
 
-@pytest.mark.parametrize("ours_first", [True, False], ids=["leader", "follower"])
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+# Either leads with the strategy that has data of its own; of the others ours does.
+@pytest.mark.parametrize(
+    ("strategy", "ours_first"),
+    [("cooperative-sticky", True), ("cooperative-sticky", False), ("range", True)],
+)
 def test_ours_with_confluent_kafka(group, strategy, ours_first):
     config = {"partition_assignment_strategy": strategy}
     _mixed(
@@ -208,8 +211,9 @@ def test_ours_with_confluent_kafka(group, strategy, ours_first):
     )
 
 
-@pytest.mark.parametrize("ours_first", [True, False], ids=["leader", "follower"])
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky"])
+@pytest.mark.parametrize(
+    ("strategy", "ours_first"), [("sticky", True), ("sticky", False), ("roundrobin", True)]
+)
 def test_ours_with_kafka_python(group, strategy, ours_first):
     _mixed(
         lambda: group.ours(partition_assignment_strategy=strategy),
@@ -236,14 +240,6 @@ def _mixed(
     settle(first, second)
     first.close()
     settle(second)
-
-
-def test_all_three_clients_in_one_group(group):
-    ours = group.ours(partition_assignment_strategy="range")
-    theirs = group.confluent(partition_assignment_strategy="range")
-    others = group.kafka_python("range")
-    settle(ours, theirs, others)
-    ours.close()
 
 
 def test_a_static_member_restarts_without_a_rebalance(group):
@@ -315,11 +311,8 @@ def test_refusals_have_a_message(group):
 # KIP-848
 
 
-@pytest.mark.parametrize("assignor", [None, "range"])
-def test_brokers_assign(group, assignor):
-    config = {"group_protocol": "consumer"}
-    if assignor is not None:
-        config["group_remote_assignor"] = assignor
+def test_brokers_assign(group):
+    config = {"group_protocol": "consumer", "group_remote_assignor": "range"}
     first = group.ours(**config)
     settle(first)
     second = group.ours(**config)
