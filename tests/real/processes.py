@@ -25,7 +25,6 @@ class Held(NamedTuple):
     rss_bytes: int
     threads: int
     open_files: int
-    connections: int
 
 
 def held_by(process: psutil.Process) -> Held:
@@ -42,7 +41,6 @@ def _held_now(process: psutil.Process) -> Held:
         process.memory_info().rss,
         process.num_threads(),
         process.num_fds(),
-        len(process.net_connections("inet")),
     )
 
 
