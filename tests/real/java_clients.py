@@ -15,6 +15,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import find_java
+from tests.support.quick_spark import QUICK
 
 
 def spark_jars() -> Path:
@@ -29,7 +30,7 @@ def java_process(jars: Iterable[Path], *flags: str) -> Iterator[Any]:
         port = free.getsockname()[1]
     process = subprocess.Popen(
         [
-            str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, jars)), *flags,
+            str(find_java()), "-Xmx256m", *QUICK, "-cp", ":".join(map(str, jars)), *flags,
             "py4j.GatewayServer", str(port),
         ],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
