@@ -210,14 +210,11 @@ def test_asynchronous_commits_are_in_order_and_reported(kafka_cluster, new_topic
         assert committed.offset == 8
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_recreated_topic_does_not_get_the_offset_of_the_old_one(
-    kafka_cluster, new_topic, protocol
-):
+def test_a_recreated_topic_does_not_get_the_offset_of_the_old_one(kafka_cluster, new_topic):
     topic, group = new_topic(), uuid.uuid4().hex
     write(kafka_cluster, topic, 20)
     servers = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}
-    settings = servers | {"group.protocol": protocol, "auto.offset.reset": "earliest"}
+    settings = servers | {"group.protocol": "consumer", "auto.offset.reset": "earliest"}
 
     def read(source: Consumer, count: int) -> list[int]:
         found: list[int] = []
@@ -253,30 +250,30 @@ def test_a_recreated_topic_does_not_get_the_offset_of_the_old_one(
         assert read(source, 40) == list(range(40))
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_topic_is_made_on_first_use_where_both_allow_it(kafka_cluster_factory, protocol):
+def test_a_topic_is_made_on_first_use_where_both_allow_it(kafka_cluster_factory):
     kafka = kafka_cluster_factory(1, {"auto.create.topics.enable": "true"})
     servers = {"bootstrap.servers": kafka.bootstrap_servers, "auto.offset.reset": "earliest"}
     auto = {"allow.auto.create.topics": True}
-    group = {"group.id": uuid.uuid4().hex, "group.protocol": protocol}
     with Producer(servers_of(servers)) as producer:
         with pytest.raises(UnknownTopicError, match="written"):
             producer.send("written", b"0").result(WAIT_S)
     with Producer(servers_of(servers) | auto) as producer:
         assert producer.send("written", b"1").result(WAIT_S).offset == 0
-    with Consumer(servers | group) as source:  # without the setting: it waits
-        source.subscribe(["read"])
-        assert not source.poll(2.0)
-        assert "read" not in source.list_topics()
-    with Consumer(servers | group | auto) as source:
-        source.subscribe(["read", "written"])
-        until_s = time.monotonic() + WAIT_S
-        rows = []
-        while len(source.assignment()) < 2 or not rows:
-            assert time.monotonic() < until_s
-            rows += source.poll(0.2)
-        assert [row.value for row in rows] == [b"1"]
-        assert "read" in source.list_topics()
+    for protocol in ("classic", "consumer"):
+        group = {"group.id": protocol, "group.protocol": protocol}
+        with Consumer(servers | group) as source:  # without the setting: it waits
+            source.subscribe([f"read-{protocol}"])
+            assert not source.poll(1.0)
+            assert f"read-{protocol}" not in source.list_topics()
+        with Consumer(servers | group | auto) as source:
+            source.subscribe([f"read-{protocol}", "written"])
+            until_s = time.monotonic() + WAIT_S
+            rows = []
+            while len(source.assignment()) < 2 or not rows:
+                assert time.monotonic() < until_s
+                rows += source.poll(0.2)
+            assert [row.value for row in rows] == [b"1"]
+            assert f"read-{protocol}" in source.list_topics()
 
 
 def servers_of(config: dict[str, Any]) -> dict[str, Any]:
