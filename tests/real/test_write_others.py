@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.errors import BrokerError, ProduceError, Written
+from sparkkafka.errors import ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning import KEY_RULES
 from tests.real.peers import (
@@ -97,17 +97,6 @@ def test_a_record_that_no_batch_can_hold_is_an_error_with_its_location(kafka_clu
         write(kafka_cluster.bootstrap_servers, topic, [Record(None, b"x" * 5_000)])
     assert (raised.value.topic, raised.value.partition) == (topic, 0)
     assert raised.value.written is Written.NO
-
-
-def test_a_partition_that_does_not_exist_is_an_error(kafka_cluster, new_topic):
-    topic = new_topic(partitions=2)
-    with pytest.raises(ProduceError, match="it has partitions 0 to 1"):
-        write(kafka_cluster.bootstrap_servers, topic, [Record(None, b"v")], partition=2)
-
-
-def test_a_topic_that_does_not_exist_is_an_error(kafka_cluster):
-    with pytest.raises((ProduceError, BrokerError), match="no-such-topic"):
-        write(kafka_cluster.bootstrap_servers, "no-such-topic", [Record(None, b"v")])
 
 
 def test_keys_go_where_other_clients_put_them():
