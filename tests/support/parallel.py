@@ -47,7 +47,6 @@ LONGEST: tuple[str, ...] = (
     "test_read_others.py",
     "test_consumer_real.py",
     "test_stream_writer.py",
-    "test_producer_outages_real.py",
     "test_write_others.py",
     "test_pushdown_real.py",
     "test_demo.py",
