@@ -1,4 +1,5 @@
-"""Some faults of docs/reliability.md with three real brokers: rows lost and doubled, and the error.
+"""Some faults of docs/reliability.md with three real brokers: rows lost and doubled, and the error;
+and which of three brokers in three racks gives the bytes.
 
 The tasks' and the driver's code runs here without Spark, as in tests/spark/fault_runs.py. Missing
 permissions are in test_unauthorised.py.
@@ -22,18 +23,20 @@ import pytest
 
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.net.connection import Connection
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.decision_text import TaskReport, WriterNames
 from sparkkafka.spark.exactly_once import TaskAttempt, commit_batch
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.kafka import admin
-from tests.client.support import open_cluster, read
+from tests.client.support import numbers, open_cluster, read, read_range, write
 from tests.real.processes import stands_still
 
 pytestmark = pytest.mark.real
 
 COLUMNS = InputColumns(value=0, topic=1, partition=2)
+RACKS = ["left", "middle", "right"]
 PARTITIONS = 3
 ROWS = 3_000
 ARROW_ROWS = 30
@@ -57,8 +60,10 @@ def brokers() -> Iterator[Any]:
     properties = {
         "min.insync.replicas": 2,
         "replica.lag.time.max.ms": 3_000,
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     }
-    with KafkaCluster(3, properties, heap_mb=384) as cluster:
+    racks = {number: {"broker.rack": rack} for number, rack in enumerate(RACKS)}
+    with KafkaCluster(3, properties, broker_properties=racks, heap_mb=384) as cluster:
         yield cluster
 
 
@@ -203,18 +208,57 @@ def test_delivery_timeout_passes(brokers: Any, topic: str) -> None:
     assert_truthful(brokers, topic, raised.value)
 
 
-def test_the_leader_is_killed(brokers: Any, topic: str) -> None:
-    lead = leader(brokers, topic)
-    try:
-        write_rows(
-            arrow(topic, range(ROWS), once(50, lambda: brokers.kill(lead))),
-            COLUMNS,
-            options(brokers),
-        )
-        assert_each_once(brokers, topic)
-    finally:
-        brokers.start(lead)
-    wait_until_in_sync(brokers, topic)
+# --- replicas of one's own rack -------------------------------------------------------------------
+
+
+@pytest.fixture
+def bytes_of(brokers: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Bytes of records that came from each broker, counted at the connections."""
+    numbers_by_port = {brokers.address(number)[1]: number for number in brokers.broker_ids}
+    counted: Counter[int] = Counter()
+    plain = Connection.receive_ready
+
+    def receive_ready(self: Connection, *args: Any) -> tuple[int, Any] | None:
+        received = plain(self, *args)
+        for topic in () if received is None else getattr(received[1], "responses", ()):
+            for row in getattr(topic, "partitions", ()):
+                records = getattr(row, "records", None) or b""
+                counted[numbers_by_port[self.port]] += len(records)
+        return received
+
+    monkeypatch.setattr(Connection, "receive_ready", receive_ready)
+    return counted
+
+
+def test_the_bytes_come_from_ones_own_rack(brokers: Any, bytes_of: Counter[int]) -> None:
+    """From a follower or, if that is in the rack, from the leader; so without a rack."""
+    brokers.create_topic("racks", replication_factor=3)
+    write(brokers, "racks", ROWS, batch_size=2_000, linger_ms=0)
+    wait_until_in_sync(brokers, "racks")
+    lead = leader(brokers, "racks")
+    for near, config in [(lead, {}), *((n, {"client_rack": RACKS[n]}) for n in range(3))]:
+        bytes_of.clear()
+        with open_cluster(brokers) as cluster:
+            assert read_range(cluster, "racks", 0, ROWS, **config) == numbers(ROWS)
+        assert list(+bytes_of) == [near]
+        assert bytes_of[near] > ROWS * 5
+
+
+def test_what_was_just_written_is_read_from_a_replica_that_lags(
+    brokers: Any, bytes_of: Counter[int]
+) -> None:
+    """The follower learns of the new end a moment later: no data loss, and no long wait."""
+    brokers.create_topic("fresh", replication_factor=3)
+    near = (leader(brokers, "fresh") + 1) % 3
+    with open_cluster(brokers) as cluster:
+        for start in range(0, 500, 100):
+            write(brokers, "fresh", 100)
+            values = read_range(cluster, "fresh", start, start + 100, client_rack=RACKS[near])
+            assert values == numbers(100)
+    assert bytes_of[near] > 0
+
+
+# --- the coordinator ------------------------------------------------------------------------------
 
 
 def test_the_coordinator_is_killed_during_an_exactly_once_batch(brokers: Any, topic: str) -> None:
