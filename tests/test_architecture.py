@@ -140,9 +140,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "registration",
     ),
     "monitoring": (
-        "catalogue",
         "aggregator",
-        "lookups",
         "prometheus",
         "otel",
         "listener",

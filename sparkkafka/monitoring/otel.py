@@ -1,7 +1,7 @@
 """Export to OpenTelemetry: an instrument for each metric, observed when a reader collects.
 
-Names are those of `catalogue` with a dot after the first word, and without _total. OpenTelemetry's
-exporter to Prometheus turns them into the names of `catalogue` again: it adds a unit only to a name
+Names are those of `METRICS` with a dot after the first word, and without _total. OpenTelemetry's
+exporter to Prometheus turns them into the names of `METRICS` again: it adds a unit only to a name
 that has none.
 """
 
@@ -12,11 +12,10 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
-from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.aggregator import MetricAggregator
+from sparkkafka.monitoring.aggregator import METRICS, Metric, MetricAggregator
 
 
-def name_and_unit(metric: catalogue.Metric) -> tuple[str, str]:
+def name_and_unit(metric: Metric) -> tuple[str, str]:
     """Return OpenTelemetry's name of a metric, and its unit, "" for none."""
     name = metric.name.removesuffix("_total")
     unit = {"seconds": "s", "bytes": "By"}.get(name.rpartition("_")[2], "")
@@ -30,7 +29,7 @@ class Instruments:
     def __init__(self, aggregator: MetricAggregator, provider: MeterProvider | None) -> None:
         self._aggregator: MetricAggregator | None = aggregator
         meter = get_meter("sparkkafka", meter_provider=provider)
-        for metric in catalogue.ALL:
+        for metric in METRICS:
             name, unit = name_and_unit(metric)
             make: Any = (
                 meter.create_observable_counter
@@ -43,7 +42,7 @@ class Instruments:
     def close(self) -> None:
         self._aggregator = None
 
-    def _observe(self, metric: catalogue.Metric, options: CallbackOptions) -> list[Observation]:
+    def _observe(self, metric: Metric, options: CallbackOptions) -> list[Observation]:
         """Return the metric's present values; OpenTelemetry calls this before each export."""
         if self._aggregator is None:
             return []

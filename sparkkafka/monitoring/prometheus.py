@@ -9,13 +9,11 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, push_to_gateway, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, core, push_to_gateway, start_http_server
 from prometheus_client.registry import Collector
 
 from sparkkafka.errors import OptionError
-from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.aggregator import MetricAggregator
+from sparkkafka.monitoring.aggregator import METRICS, Metric, MetricAggregator
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +26,12 @@ class MetricCollector(Collector):
     def __init__(self, aggregator: MetricAggregator) -> None:
         self._aggregator = aggregator
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[core.Metric]:
         """Return the metrics without values. prometheus-client checks their names when this is
         registered; without this method it would read the values for that."""
-        return [_family(metric, metric.labels) for metric in catalogue.ALL]
+        return [_family(metric, metric.labels) for metric in METRICS]
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[core.Metric]:
         """Return the current values, as prometheus-client's objects."""
         families: dict[str, Any] = {}
         for sample in self._aggregator.samples():
@@ -44,9 +42,9 @@ class MetricCollector(Collector):
         return families.values()
 
 
-def _family(metric: catalogue.Metric, labels: Iterable[str]) -> Any:
+def _family(metric: Metric, labels: Iterable[str]) -> Any:
     """Return prometheus-client's object for a metric, without values."""
-    family_class = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+    family_class = core.CounterMetricFamily if metric.is_counter else core.GaugeMetricFamily
     return family_class(metric.name, metric.doc, labels=list(labels))
 
 

@@ -25,8 +25,14 @@ from prometheus_client.parser import text_string_to_metric_families
 import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError, needs_extra
-from sparkkafka.monitoring import aggregator, catalogue, prometheus
-from sparkkafka.monitoring.aggregator import MAX_QUERIES, MAX_SUMMED, MetricAggregator
+from sparkkafka.monitoring import aggregator, prometheus
+from sparkkafka.monitoring.aggregator import (
+    EXPORT_METRICS,
+    MAX_QUERIES,
+    MAX_SUMMED,
+    METRICS,
+    MetricAggregator,
+)
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import MetricCollector, Pusher, ScrapePort
 from sparkkafka.spark import metric_reports
@@ -223,7 +229,7 @@ def test_prometheus_s_text() -> None:
     registry.register(MetricCollector(filled(partitions=True)))
     text = generate_latest(registry).decode()
     families = {row.name: row for row in text_string_to_metric_families(text)}
-    named = {metric.name.removesuffix("_total"): metric for metric in catalogue.ALL}
+    named = {metric.name.removesuffix("_total"): metric for metric in METRICS}
     assert families.keys() == named.keys()
     for name, family in families.items():
         assert family.type == ("counter" if named[name].is_counter else "gauge")
@@ -326,7 +332,7 @@ def test_opentelemetry() -> None:
     data = json.loads(reader.get_metrics_data().to_json())
     (scope,) = data["resource_metrics"][0]["scope_metrics"]
     found = {(row["name"], row["unit"]): row["data"] for row in scope["metrics"]}
-    assert found.keys() == {name_and_unit(metric) for metric in catalogue.ALL}
+    assert found.keys() == {name_and_unit(metric) for metric in METRICS}
     assert found["sparkkafka.lag_seconds", "s"]["data_points"][0]["value"] == 2.5
     rows = found["sparkkafka.written_rows", ""]
     assert rows["is_monotonic"]
@@ -388,8 +394,8 @@ def exported(text: str) -> set[str]:
 
 
 def test_docs_name_all_metrics_and_dashboard_and_alerts_no_others() -> None:
-    names = {metric.name for metric in catalogue.ALL}
-    assert len(names) == len(catalogue.ALL)
+    names = {metric.name for metric in METRICS}
+    assert len(names) == len(METRICS)
     page = (ROOT / "docs/metrics.md").read_text("utf-8")
     assert exported(page) == names
     dashboard = (ROOT / "conf/grafana-dashboard.json").read_text("utf-8")
@@ -402,7 +408,7 @@ def test_docs_name_all_metrics_and_dashboard_and_alerts_no_others() -> None:
     assert exported(dashboard) <= names
     alerts = (ROOT / "conf/prometheus-alerts.yml").read_text("utf-8")
     assert exported(alerts) <= names
-    own = {metric.name for metric in catalogue.OWN}
+    own = {metric.name for metric in EXPORT_METRICS}
     assert exported(dashboard + alerts) >= names - own - {
         "sparkkafka_input_rows_total", "sparkkafka_trigger_seconds_total",
         "sparkkafka_read_offsets_total", "sparkkafka_written_bytes_total",
