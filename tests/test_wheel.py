@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from sparkkafka.cli.ui.server import FILES
+from sparkkafka.cli.ui import FILES
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,7 +43,7 @@ def test_it_holds_the_package_and_the_module_that_spark_imports(wheel):
         "pyspark_pykafka.py",
     }
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "sparkkafka").rglob("*.py")}
-    assert {f"sparkkafka/cli/ui/{name}" for name, _ in FILES.values()} <= names
+    assert {f"sparkkafka/cli/page/{name}" for name, _ in FILES.values()} <= names
     # Tools of the project are not of its users.
     assert not any("demo" in name or "option_docs" in name for name in names)
     assert modules - {"sparkkafka/spark/pyspark_pykafka.py"} <= names

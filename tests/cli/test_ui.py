@@ -21,8 +21,7 @@ import pytest
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.snapshots import Collector
-from sparkkafka.cli.ui.responses import CACHED_S, MAX_LETTERS, Responses, Watcher
-from sparkkafka.cli.ui.server import FILES, PageServer
+from sparkkafka.cli.ui import CACHED_S, FILES, MAX_LETTERS, PageServer, Responses, Watcher
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
@@ -188,7 +187,7 @@ def test_dead_letters_are_read_once_for_all_browsers(letters, monkeypatch):
         count = len(letters.requests_of("Fetch"))
         page.get("/api/dead-letters")
         assert len(letters.requests_of("Fetch")) == count
-        monkeypatch.setattr("sparkkafka.cli.ui.responses.CACHED_S", 0.0)
+        monkeypatch.setattr("sparkkafka.cli.ui.CACHED_S", 0.0)
         produce(letters, "orders-dlq", {0: 1}, {"error": b"a new one"})
         page.get("/api/dead-letters")
         assert len(letters.requests_of("Fetch")) > count
@@ -305,7 +304,9 @@ def test_the_page_loads_nothing_from_another_host(fake):
         for path, (name, media_type) in FILES.items():
             response = page.request(path)
             assert response.headers["Content-Type"] == f"{media_type}; charset=utf-8"
-            assert response.text == files("sparkkafka.cli.ui").joinpath(name).read_text("utf-8")
+            assert response.text == files("sparkkafka.cli").joinpath("page", name).read_text(
+                "utf-8"
+            )
             urls = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", response.text))
             assert urls <= {"http://www.w3.org/2000/svg"}
 
@@ -350,7 +351,7 @@ def test_the_end_does_not_wait_for_brokers(fake, monkeypatch):
 
 
 def test_slow_clients_are_limited(fake, monkeypatch):
-    monkeypatch.setattr("sparkkafka.cli.ui.server.MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("sparkkafka.cli.ui.MAX_CONNECTIONS", 2)
     with serving(fake) as page:
         address = ("127.0.0.1", page.server.port)
         with socket.create_connection(address), socket.create_connection(address):
@@ -363,8 +364,8 @@ def test_slow_clients_are_limited(fake, monkeypatch):
 
 
 def test_clients_that_send_byte_by_byte_are_cut(fake, monkeypatch):
-    monkeypatch.setattr("sparkkafka.cli.ui.server.MAX_CONNECTIONS", 1)
-    monkeypatch.setattr("sparkkafka.cli.ui.server.IDLE_S", 0.3)
+    monkeypatch.setattr("sparkkafka.cli.ui.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("sparkkafka.cli.ui.IDLE_S", 0.3)
     with serving(fake) as page, socket.create_connection(("127.0.0.1", page.server.port)) as slow:
 
         def is_served() -> bool:
