@@ -162,7 +162,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "bounded_admin",
         "session",
         "format_flags",
-        "completion",
         "commands",
         "topics",
         "brokers",

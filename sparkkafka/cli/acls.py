@@ -11,7 +11,6 @@ import typer
 from typer import Option
 
 from sparkkafka.cli import commands
-from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.acls import (
     ANY,
@@ -54,11 +53,15 @@ class ResourceOptions:
 
     topic: Annotated[
         list[str] | None,
-        Option(metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."),
+        Option(
+            metavar="NAME", autocompletion=commands.topic_names, help="A topic; may be repeated."
+        ),
     ] = None
     group: Annotated[
         list[str] | None,
-        Option(metavar="NAME", autocompletion=group_names, help="A group; may be repeated."),
+        Option(
+            metavar="NAME", autocompletion=commands.group_names, help="A group; may be repeated."
+        ),
     ] = None
     cluster: Annotated[bool, Option("--cluster", help="The cluster itself.")] = False
     transactional_id: Annotated[

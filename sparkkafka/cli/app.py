@@ -100,8 +100,7 @@ def _run_and_report(argv: Sequence[str] | None) -> int:
 def _dispatch(arguments: list[str], session: Session) -> int:
     """Run kcat's arguments or a verb, and return the exit code."""
     from sparkkafka.cli import kcat
-    from sparkkafka.cli.commands import root_command
-    from sparkkafka.cli.completion import VARIABLE, complete
+    from sparkkafka.cli.commands import COMPLETE_VARIABLE, complete, root_command
 
     if kcat.is_kcat(arguments):
         kcat.run(arguments, session)
@@ -109,7 +108,7 @@ def _dispatch(arguments: list[str], session: Session) -> int:
 
     kcat.check_mode(arguments)
     command = root_command()
-    if VARIABLE in os.environ:
+    if COMPLETE_VARIABLE in os.environ:
         complete(command, session)
     import typer
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import typer
 from typer import Option
 
-from sparkkafka.cli.commands import MAX_REPLICAS, AsJson, session_of
-from sparkkafka.cli.completion import topic_names
+from sparkkafka.cli.commands import MAX_REPLICAS, AsJson, session_of, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table

@@ -24,8 +24,7 @@ from typer import Option
 from sparkkafka import errors
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
-from sparkkafka.cli.commands import AsJson, seconds_of, session_of
-from sparkkafka.cli.completion import group_names, topic_names
+from sparkkafka.cli.commands import AsJson, group_names, seconds_of, session_of, topic_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
 from sparkkafka.client.admin.topics import TopicDescription

@@ -1,4 +1,5 @@
-"""The table of verbs, the options that all verbs share, and the options that several verbs have.
+"""The table of verbs, the options that all verbs share, the options that several verbs have, and
+completion in shells.
 
 A verb's module is imported when the verb runs: `--help` shows the lines of VERBS. The shared
 options may stand before the verb or after it.
@@ -13,28 +14,100 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
 
 from sparkkafka import __version__
-from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import print_error
+from sparkkafka.cli.tables import PROGRAM, print_error
 from sparkkafka.config.kinds import INT64_MAX, one_of, parse_duration_ms
 from sparkkafka.errors import KafkaError, OptionError, counted
 
 if TYPE_CHECKING:
     from sparkkafka.cli.bounded_admin import BoundedAdmin
 
+# --- completion ---------------------------------------------------------------------------------
+
+# Typer answers the shell, which calls the command with an environment variable instead of arguments
+# (`complete`). `topic_names` and the like return the candidates for options and arguments; they get
+# what is typed before the cursor, and so know the cluster.
+
+COMPLETE_VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
+"""The environment variable with which a shell asks for candidates."""
+
+COMPLETION_TIMEOUT_S: Final = 1.0
+"""How long the cluster may take: the shell does not react to keys meanwhile."""
+
+
+def complete(command: Any, session: Session) -> NoReturn:
+    """Print the candidates for what is typed, and end the process. Prints no errors: they would
+    stand in the line that is typed."""
+    with redirect_stderr(StringIO()), suppress(Exception):
+        _join_bash_words()
+        command.main([], prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, obj=session)
+    sys.exit(1)  # to fish: there are no candidates
+
+
+def _join_bash_words() -> None:
+    """Join the words that bash splits at : and =, such as localhost:9092."""
+    words: list[str] = []
+    cursor = int(os.environ.get("COMP_CWORD", 0))
+    index = 0
+    is_joined = False  # to the word before
+    for number, word in enumerate(os.environ.get("COMP_WORDS", "").split("\n")):
+        is_separator = word != "" and not word.strip(":=")
+        if words and (is_joined or is_separator):
+            words[-1] += word
+        else:
+            words.append(word)
+        is_joined = is_separator
+        if number == cursor:
+            index = len(words) - 1
+    if ":" in words[index]:
+        sys.exit(0)  # bash would replace only what follows the colon
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(index)}
+
+
+def topic_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that begin like this; internal ones once the first _ is typed."""
+    internal = incomplete.startswith("_")
+    return _names(context, lambda admin: admin.list_topics(include_internal=internal))
+
+
+def group_names(context: typer.Context) -> list[str]:
+    """Return the groups."""
+    return _names(context, lambda admin: (row.group_id for row in admin.list_groups()))
+
+
+def _names(context: typer.Context, look_up: Callable[[BoundedAdmin], Iterable[str]]) -> list[str]:
+    """Look up names in the cluster that the line names. Those that a shell does not take as a plain
+    word are left out."""
+    from sparkkafka.client.deadline import Deadline
+
+    with context.find_root().obj.admin(Deadline(COMPLETION_TIMEOUT_S * 1000)) as admin:
+        # Names of groups may have any characters. Shells take completions as text of the line, and
+        # zsh even evaluates them: a group `$(command)` would run the command.
+        return sorted(filter(re.compile(r"[\w.][\w.:/@+-]*").fullmatch, look_up(admin)))
+
+
+def profile_names() -> list[str]:
+    """Return the profiles of config.toml."""
+    from sparkkafka.cli import profile
+
+    return profile.profile_names()
+
+
+# --- verbs --------------------------------------------------------------------------------------
 
 VERBS: Final = {
     "topics": "Topics: list, describe, create, alter, add-partitions, delete.",

@@ -16,7 +16,6 @@ import typer
 from typer import Argument, Option
 
 from sparkkafka.cli import commands
-from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note
@@ -175,10 +174,12 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 def copy(
     context: typer.Context,
     source: Annotated[
-        str, Argument(metavar="SOURCE", help="The topic to read.", autocompletion=topic_names)
+        str,
+        Argument(metavar="SOURCE", help="The topic to read.", autocompletion=commands.topic_names),
     ],
     to_topic: Annotated[
-        str, Argument(metavar="TARGET", help="The topic to write.", autocompletion=topic_names)
+        str,
+        Argument(metavar="TARGET", help="The topic to write.", autocompletion=commands.topic_names),
     ],
     to_servers: str | None = Option(
         None, "--to-bootstrap-server", metavar="HOST:PORT,…", help="The cluster to write to."
@@ -186,7 +187,7 @@ def copy(
     to_profile: str | None = Option(
         None,
         metavar="NAME",
-        autocompletion=profile_names,
+        autocompletion=commands.profile_names,
         help="The profile of the cluster to write to.",
     ),
     create: bool = Option(

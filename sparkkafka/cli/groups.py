@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
-from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, ShareGroupDescription
@@ -23,7 +22,8 @@ from sparkkafka.protocol.constants import NO_OFFSET
 app = typer.Typer(rich_markup_mode=None)
 
 Groups = Annotated[
-    list[str], Argument(metavar="GROUP", help="Names of groups.", autocompletion=group_names)
+    list[str],
+    Argument(metavar="GROUP", help="Names of groups.", autocompletion=commands.group_names),
 ]
 
 
@@ -189,11 +189,13 @@ def _print_group(document: Mapping[str, Any]) -> None:
 @app.command()
 def reset(
     context: typer.Context,
-    group: Annotated[str, Argument(metavar="GROUP", help="The group.", autocompletion=group_names)],
+    group: Annotated[
+        str, Argument(metavar="GROUP", help="The group.", autocompletion=commands.group_names)
+    ],
     topic: list[str] | None = Option(
         None,
         metavar="TOPIC[:0,3,5-7]",
-        autocompletion=topic_names,
+        autocompletion=commands.topic_names,
         help="A topic, or partitions; may be repeated.",
     ),
     all_topics: bool = Option(

@@ -15,7 +15,6 @@ from typer import Argument, Option
 
 from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.session import Session
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
@@ -60,7 +59,7 @@ def lag(
     *,
     group: Annotated[
         str | None,
-        Argument(metavar="GROUP", help="The consumer group.", autocompletion=group_names),
+        Argument(metavar="GROUP", help="The consumer group.", autocompletion=commands.group_names),
     ] = None,
     checkpoint: str | None = Option(
         None, metavar="DIR", help="The checkpoint of a streaming query, instead of a group."

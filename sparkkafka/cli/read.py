@@ -27,7 +27,6 @@ from typer import Option
 
 from sparkkafka.cli import commands, tables, text_formats
 from sparkkafka.cli.commands import parse_partitions, timestamp_ms_of
-from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
 from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
@@ -72,7 +71,7 @@ def read(
     group: str | None = Option(
         None,
         help="Begin at this group's committed offsets, without joining it. Not with --from.",
-        autocompletion=group_names,
+        autocompletion=commands.group_names,
     ),
     isolation: Literal["read_committed", "read_uncommitted"] | None = Option(
         None,

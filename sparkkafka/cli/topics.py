@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import config_values, leader_sizes, partial_values
-from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.profile import parse_pairs
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
@@ -22,10 +21,11 @@ from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnknownTopicE
 app = typer.Typer(rich_markup_mode=None)
 
 Names = Annotated[
-    list[str], Argument(metavar="TOPIC", help="Names of topics.", autocompletion=topic_names)
+    list[str],
+    Argument(metavar="TOPIC", help="Names of topics.", autocompletion=commands.topic_names),
 ]
 Name = Annotated[
-    str, Argument(metavar="TOPIC", help="The topic's name.", autocompletion=topic_names)
+    str, Argument(metavar="TOPIC", help="The topic's name.", autocompletion=commands.topic_names)
 ]
 Configs = Annotated[
     list[str] | None,

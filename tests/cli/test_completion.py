@@ -18,7 +18,7 @@ from sparkkafka.client import Admin, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 
-VARIABLE = "_SPARKKAFKA_COMPLETE"
+COMPLETE_VARIABLE = "_SPARKKAFKA_COMPLETE"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def candidates(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def run(line: str, shell: str = "fish") -> str:
-        monkeypatch.setenv(VARIABLE, f"complete_{shell}")
+        monkeypatch.setenv(COMPLETE_VARIABLE, f"complete_{shell}")
         monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"sparkkafka {line}")
         monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
         words = ["sparkkafka", *line.split(" ")]
@@ -137,7 +137,7 @@ def test_without_a_cluster_nothing_is_printed(line, candidates) -> None:
 
 def test_a_cluster_that_does_not_answer(fake, servers, candidates, monkeypatch) -> None:
     fake.fault(Delay(60_000), api="ListGroups", times=None)
-    monkeypatch.setattr("sparkkafka.cli.completion.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("sparkkafka.cli.commands.COMPLETION_TIMEOUT_S", 0.2)
     assert candidates(f"-b {servers} --timeout 86400 lag ") == ""
 
 
