@@ -106,10 +106,10 @@ def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_is_cached() -> Iterator[None]:
     """Clients of this process share schemas by registry, and tokens by endpoint."""
     from sparkkafka.client.auth import oauth
-    from sparkkafka.schemas.registry import cache
+    from sparkkafka.schemas.registry import client as registry_client
 
     def forget() -> None:
-        cache._caches.clear()
+        registry_client._caches.clear()
         oauth._sources.clear()
 
     forget()

@@ -25,7 +25,7 @@ from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import SchemaError
 from sparkkafka.functions import to_avro
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
-from sparkkafka.schemas.registry import cache
+from sparkkafka.schemas.registry import client as registry_client
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.schema_choice import encode_plan, reader_schema
 from sparkkafka.schemas.values import Schema
@@ -475,4 +475,4 @@ def test_what_a_contract_says_is_shown_short_and_without_control_characters(
     assert "f8, f9 and 990 more (tagged PII, a [31m" in str(caught.value)
     chosen = client(registry).by_id(1)
     assert chosen.contract is not None
-    assert cache.text_size(chosen) > 1000 * 100
+    assert registry_client.text_size(chosen) > 1000 * 100

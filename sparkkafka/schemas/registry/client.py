@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
+import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -23,10 +27,9 @@ from urllib.parse import quote
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import CONFLUENT
-from sparkkafka.config.registry import RegistryOptions, registry_settings
+from sparkkafka.config.registry import RegistryOptions, RegistrySettings, registry_settings
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError, counted
 from sparkkafka.schemas.data_contract import DataContract
-from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.responses import (
     MAX_ID,
     Redactor,
@@ -45,9 +48,9 @@ from sparkkafka.schemas.registry.responses import (
 from sparkkafka.schemas.registry.rest_service import RestService
 from sparkkafka.schemas.values import Schema
 
-__all__ = ["RegisteredSchema", "RegistryClient", "connect", "open_registry"]
-
 log = logging.getLogger(__name__)
+
+__all__ = ["RegisteredSchema", "RegistryClient", "connect", "open_registry"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -61,6 +64,114 @@ INVALID_SCHEMA: Final = 42201
 
 MAX_THREADS: Final = 8
 """Requests of one `call_concurrently` at the same time."""
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+# Each registry and identity has a cache of its own, since users may have different rights.
+
+MAX_CACHES: Final = 32
+MAX_TEXT: Final = 64 * 2**20
+"""Characters of the texts in one cache, unless it has only one schema."""
+
+ABSENT_S: Final = 10.0
+"""How long an id counts as absent: it may be registered at any moment."""
+MIN_ABSENT: Final = 16
+"""Up to this number, absent ids are requested again: that is quick, and a registry server that lags
+behind the others has the schema when Spark retries the task."""
+MAX_ABSENT: Final = 20_000
+
+
+_cache_lock = threading.Lock()
+"""Guards all caches: their operations take microseconds."""
+
+
+class SchemaCache:
+    """The schemas by id and GUID that were used last, at most `capacity`: what an id means never
+    changes. Ids that do not exist are cached for some seconds. Thread-safe."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._schemas: OrderedDict[Hashable, tuple[Schema, int]] = OrderedDict()  # with their sizes
+        self._size = 0
+        self._absent: OrderedDict[Hashable, float] = OrderedDict()  # with their expiry, ascending
+
+    def get(self, key: Hashable) -> Schema | None:
+        """Return the schema of an id; None if it is not in the cache."""
+        with _cache_lock:
+            entry = self._schemas.get(key)
+            if entry is None:
+                return None
+            self._schemas.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Hashable, schema: Schema) -> None:
+        """Add a schema, and drop those that were not used for longest, if there are too many."""
+        size = text_size(schema)
+        with _cache_lock:
+            if key in self._schemas:
+                self._size -= self._schemas.pop(key)[1]
+            self._schemas[key] = schema, size
+            self._size += size
+            while len(self._schemas) > 1 and (
+                len(self._schemas) > self.capacity or self._size > MAX_TEXT
+            ):
+                self._size -= self._schemas.popitem(last=False)[1][1]
+
+    def is_absent(self, key: Hashable) -> bool:
+        """Return whether this id is known to be absent, so that it is not requested again. While
+        few ids are absent, return False: see MIN_ABSENT."""
+        with _cache_lock:
+            now_s = time.monotonic()
+            while self._absent and next(iter(self._absent.values())) <= now_s:
+                self._absent.popitem(last=False)
+            return len(self._absent) > MIN_ABSENT and key in self._absent
+
+    def put_absent(self, key: Hashable) -> None:
+        """Note that this id does not exist."""
+        with _cache_lock:
+            self._absent.pop(key, None)
+            self._absent[key] = time.monotonic() + ABSENT_S
+            if len(self._absent) > MAX_ABSENT:
+                self._absent.popitem(last=False)
+
+
+def text_size(schema: Schema) -> int:
+    """Return the characters of all its texts, each counted once, and of its contract."""
+    sizes: dict[int, int] = {}
+    waiting = [schema]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in sizes:
+            sizes[id(current)] = len(current.text)
+            waiting += [referenced for _, referenced in current.references]
+    return sum(sizes.values()) + (schema.contract.size if schema.contract else 0)
+
+
+_caches: OrderedDict[Hashable, SchemaCache] = OrderedDict()
+
+
+def _after_fork() -> None:
+    """Replace the lock: a thread that held it does not exist in the child process."""
+    global _cache_lock
+    _cache_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def cache_of(settings: RegistrySettings, capacity: int) -> SchemaCache:
+    """Return the cache of this registry and identity; the same for equal settings."""
+    with _cache_lock:
+        cache = _caches.setdefault(settings, SchemaCache(capacity))
+        cache.capacity = capacity
+        _caches.move_to_end(settings)
+        if len(_caches) > MAX_CACHES:
+            _caches.popitem(last=False)
+        return cache
+
+
+# --- the client ----------------------------------------------------------------------------------
 
 
 class RegistryClient:

@@ -18,8 +18,7 @@ from sparkkafka import errors
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
-from sparkkafka.schemas.registry.cache import cache_of
-from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
+from sparkkafka.schemas.registry.client import ForeignClient, absent_schema, cache_of
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
 from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import Schema

@@ -32,7 +32,8 @@ from sparkkafka.errors import (
     RegistryError,
     SchemaError,
 )
-from sparkkafka.schemas.registry import cache, rest_service
+from sparkkafka.schemas.registry import client as registry_client
+from sparkkafka.schemas.registry import rest_service
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
@@ -771,8 +772,8 @@ def test_errors_are_not_cached(server: RegistryServer) -> None:
 def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "ABSENT_S", 1000.0)
-    many = range(1, cache.MIN_ABSENT + 3)
+    monkeypatch.setattr(registry_client, "ABSENT_S", 1000.0)
+    many = range(1, registry_client.MIN_ABSENT + 3)
     guid = bytes(16)
     for _ in range(2):  # the second is another task's in the same process
         registry = client(server)
@@ -791,7 +792,7 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
         server.responses = [response]
         failure(lambda: registry.by_id(1, ":.east:a"), RegistryError)
     assert registry.by_id(1, ":.east:a") == Schema(AVRO, LONG)
-    monkeypatch.setattr(cache, "MAX_ABSENT", len(many))
+    monkeypatch.setattr(registry_client, "MAX_ABSENT", len(many))
     failure(lambda: registry.by_id(1000), RegistryError)
     assert registry.by_id(1) == Schema(AVRO, LONG)
 
@@ -799,9 +800,9 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
 def test_what_is_not_there_may_be_there_soon(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "ABSENT_S", 0.0)
+    monkeypatch.setattr(registry_client, "ABSENT_S", 0.0)
     registry = client(server)
-    for number in range(1, cache.MIN_ABSENT + 3):
+    for number in range(1, registry_client.MIN_ABSENT + 3):
         failure(lambda number=number: registry.by_id(number), RegistryError)
     server.add("a-value", LONG)
     assert registry.by_id(1) == Schema(AVRO, LONG)
@@ -845,7 +846,7 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
     assert len(server.requests) == 5
     registry.by_id(2)
     assert len(server.requests) == 6
-    monkeypatch.setattr(cache, "MAX_TEXT", 20)
+    monkeypatch.setattr(registry_client, "MAX_TEXT", 20)
     registry.by_id(5)
     registry.by_id(3)  # only the last one is left
     asked = len(server.requests)
@@ -856,9 +857,9 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
 
 
 def test_caches_are_bounded(server: RegistryServer) -> None:
-    for number in range(cache.MAX_CACHES + 5):
+    for number in range(registry_client.MAX_CACHES + 5):
         client(server, user_info=Secret(f"{number}:hush"))
-    assert len(cache._caches) == cache.MAX_CACHES
+    assert len(registry_client._caches) == registry_client.MAX_CACHES
 
 
 def test_many_threads(server: RegistryServer) -> None:
@@ -890,7 +891,7 @@ def test_a_fork_while_locks_are_held(server: RegistryServer) -> None:
     registry.by_id(1)
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    with cache._lock:
+    with registry_client._cache_lock:
         child = context.Process(target=_child, args=(registry, results))
         child.start()
     assert results.get(timeout=30) == LONG

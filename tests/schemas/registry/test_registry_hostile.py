@@ -15,7 +15,8 @@ from sparkkafka.client.auth.http_exchange import HttpResponse
 from sparkkafka.config.kinds import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError
-from sparkkafka.schemas.registry import cache, rest_service
+from sparkkafka.schemas.registry import client as registry_client
+from sparkkafka.schemas.registry import rest_service
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
@@ -76,7 +77,7 @@ def test_any_response_is_a_value_or_an_error_of_ours(
         status, body = responses[asked % len(responses)]
         return HttpResponse(status, HTTPMessage(), SecretBytes(body))
 
-    cache._caches.clear()
+    registry_client._caches.clear()
     registry = RegistryClient(RegistryOptions(url="http://h", max_retries=1, retries_wait_ms=0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rest_service, "exchange", exchange)
