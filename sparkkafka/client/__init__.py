@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.futures import RecordMetadata as RecordMetadata
     from sparkkafka.client.producer.futures import TableDelivery as TableDelivery
     from sparkkafka.client.producer.producer import Producer as Producer
-    from sparkkafka.client.share.acknowledgements import AcknowledgeType as AcknowledgeType
-    from sparkkafka.client.share.acknowledgements import ShareRecord as ShareRecord
-    from sparkkafka.client.share.share_consumer import ShareConsumer as ShareConsumer
+    from sparkkafka.client.share import AcknowledgeType as AcknowledgeType
+    from sparkkafka.client.share import ShareConsumer as ShareConsumer
+    from sparkkafka.client.share import ShareRecord as ShareRecord
     from sparkkafka.client.values import LagInfo as LagInfo
     from sparkkafka.client.values import Listing as Listing
     from sparkkafka.client.values import OffsetAndMetadata as OffsetAndMetadata
@@ -87,8 +87,7 @@ _MODULES = {
     "net.connection": "Connection",
     "producer.futures": "Delivery RecordFailure RecordMetadata TableDelivery",
     "producer.producer": "Producer",
-    "share.acknowledgements": "AcknowledgeType ShareRecord",
-    "share.share_consumer": "ShareConsumer",
+    "share": "AcknowledgeType ShareConsumer ShareRecord",
     "values": "LagInfo Listing OffsetAndMetadata Results TopicPartition",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -17,8 +17,7 @@ from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import MAX_WAIT_S, Deadline, seconds_of
 from sparkkafka.client.metrics import Metrics
-from sparkkafka.client.share.acknowledgements import ShareRecord
-from sparkkafka.client.share.share_consumer import ShareConsumer
+from sparkkafka.client.share import ShareConsumer, ShareRecord
 from sparkkafka.errors import WakeupError
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client import share as share_module
 from sparkkafka.client.consumer import consumer as consumer_module
 from sparkkafka.client.consumer.consumer import Consumer
-from sparkkafka.client.share import share_consumer as share_module
-from sparkkafka.client.share.share_consumer import ShareConsumer
+from sparkkafka.client.share import ShareConsumer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
 from sparkkafka.testing.fake.faults import Delay

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.share.acknowledgements import (
+from sparkkafka.client.share import (
     GAP,
     AcknowledgeType,
     AcquiredPartition,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import AcknowledgeType, Deadline, ShareConsumer, ShareRecord
-from sparkkafka.client.share import share_consumer as module
-from sparkkafka.client.share.share_fetcher import ShareFetcher
+from sparkkafka.client import share as module
+from sparkkafka.client.share import ShareFetcher
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     AcknowledgeError,
