@@ -103,6 +103,21 @@ def at(action: Action, *moments: int, times: int | None = 1, api: str = "Produce
     ]
 
 
+def in_turn(codes: Sequence[ErrorCode], nth: int, api: str, *, applied: bool = False) -> Strike:
+    """All codes in one run: a request that is sent again gets the next one."""
+
+    def strike(scene: Scene) -> None:
+        rest = iter(codes)
+        scene.fault(
+            lambda request: ErrorResponse(next(rest), applied=applied),
+            api=api,
+            nth=nth,
+            times=len(codes),
+        )
+
+    return strike
+
+
 def produce_code(code: ErrorCode) -> Case:
     after = code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     strikes = [] if after else at(ErrorResponse(code), times=2)
@@ -216,7 +231,7 @@ WRITING: list[Case] = [
     *map(produce_code, PRODUCE_CODES),
     Case(
         f"`Produce` returns any of the other {len(OTHER_CODES)} retriable codes",
-        [strike for code in OTHER_CODES for strike in at(ErrorResponse(code), 6, times=2)],
+        [in_turn(OTHER_CODES[first::3], 6, "Produce") for first in range(3)],
     ),
     # Responses of other requests may be lost with the connection.
     Case("connection lost before `Produce` is applied", at(Drop.BEFORE), may_double=True),
@@ -328,15 +343,12 @@ WRITING: list[Case] = [
 
 
 def transaction_codes(api: str) -> list[Strike]:
-    """Each code, applied and not, at one of the requests in turn."""
+    """Each code, applied and not, at one of the requests."""
     count = TRANSACTION_REQUESTS[api]
     return [
-        strike
-        for number, code in enumerate(COORDINATOR_CODES)
+        in_turn(COORDINATOR_CODES[(nth + applied) % count :: count], nth, api, applied=applied)
+        for nth in range(1, count + 1)
         for applied in (False, True)
-        for strike in at(
-            ErrorResponse(code, applied=applied), 1 + (number + applied) % count, api=api
-        )
     ]
 
 

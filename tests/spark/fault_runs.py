@@ -77,7 +77,7 @@ class Scene:
     rules: list[Fault] = field(default_factory=list)
 
     def fault(self, action: Action, api: str = "Produce", **where: Any) -> None:
-        """A rule that must strike at least once."""
+        """A rule that must strike as often as it says, or at least once."""
         self.rules.append(self.cluster.fault(action, api=api, **where))
 
     def leader(self, partition: int = 0) -> int:
@@ -140,7 +140,8 @@ def run(case: Case, guarantee: Guarantee) -> list[Outcome]:
             options = parse_write_options({**given, **guarantee.options, **case.options})
             write = _exactly_once if guarantee is Guarantee.EXACTLY_ONCE else _at_least_once
             found.append(write(scene, options))
-            assert all(rule.fired for rule in rules), f"{case.name}: did not happen: {rules}"
+            struck = all(rule.fired >= (rule.times or 1) for rule in rules)
+            assert struck, f"{case.name}: did not happen: {rules}"
     return found
 
 
