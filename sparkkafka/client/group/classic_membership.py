@@ -562,7 +562,12 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             )
         with thread.lock:
             generation, phase = thread.generation, thread.phase
-        if phase is not Phase.JOINED:
+        # Until all members have joined, which may take max.poll.interval.ms, the coordinator takes
+        # commits of the last generation: a cooperative member reads on meanwhile. (Java's refuses.)
+        is_before_join = phase in (Phase.TO_JOIN, Phase.JOINING) and (
+            generation.generation_id == self._last_generation_id != NO_GENERATION
+        )
+        if phase is not Phase.JOINED and not is_before_join:
             code = (
                 errors.ErrorCode.REBALANCE_IN_PROGRESS
                 if phase in REBALANCING
@@ -586,6 +591,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
                     identity=lambda: identity,
                 )
             except errors.CommitFailedError as error:
+                if thread.phase is not Phase.JOINED:
+                    raise  # the rebalance's own responses say whether this is a member
                 if error.code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
                 else:

@@ -529,6 +529,23 @@ def test_a_commit_while_the_group_rebalances(fake):
         assert fake.committed("g") == {("t", 0): 1}
 
 
+def test_commits_count_until_all_have_joined(fake):
+    with (
+        TestMember(fake, **COOPERATIVE) as first,
+        TestMember(fake, **COOPERATIVE) as slow,
+        TestMember(fake, **COOPERATIVE) as new,
+    ):
+        settle(first, slow)
+        poll_until(lambda: first.thread.phase is Phase.JOINING, first, new)  # `slow` does not poll
+        first.commit({"t-0": 3})
+        assert fake.committed("g") == {("t", 0): 3}
+        fake.fault(ErrorCode.ILLEGAL_GENERATION, api="OffsetCommit")  # all have joined just then
+        with pytest.raises(CommitFailedError):
+            first.commit({"t-0": 4})
+        settle(first, slow, new)
+        assert [name for name, _ in first.calls].count("lost") == 0
+
+
 def test_a_heartbeat_does_not_wait_behind_a_sync_group(fake):
     fake.fault(Delay(2_000, before=True), api="SyncGroup")
     with TestMember(fake) as one:

@@ -15,6 +15,7 @@ import pytest
 from sparkkafka.client import share as share_module
 from sparkkafka.client.consumer import consumer as consumer_module
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.group.classic_membership import Phase
 from sparkkafka.client.share import ShareConsumer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
@@ -141,6 +142,29 @@ def test_who_leaves_after_the_group_removed_it_has_lost_its_partitions(fake, kin
         wait_until(lambda: thread.has_lost_membership)
         getattr(one, how)()
     assert calls == [("lost", P)]
+
+
+def test_who_closes_before_all_have_joined_commits(fake):
+    """A rebalance takes as long as the slowest member needs until its next poll."""
+    kind = KINDS["cooperative"]
+    calls: list[str] = []
+    with TestMember(fake, **kind) as slow, TestMember(fake, **kind) as new:
+        with consumer(fake, kind) as one:
+            one.subscribe(
+                ["t"],
+                on_revoked=lambda _: calls.append("revoked"),
+                on_lost=lambda _: calls.append("lost"),
+            )
+            until(lambda: one.assignment() == frozenset(P), one)
+            poll_until(lambda: [one.poll(0), slow.owned] and len(one.assignment()) == 2, slow)
+            calls.clear()
+            owned = sorted(one.assignment())
+            for tp in owned:
+                one.seek(tp, 5)
+            thread = one._coordinator._member._thread
+            poll_until(lambda: [one.poll(0)] and thread.phase is Phase.JOINING, new)
+        assert calls == ["revoked"]
+        assert {tp: fake.committed("g")[tp] for tp in owned} == dict.fromkeys(owned, 5)
 
 
 @ALL_KINDS
