@@ -636,7 +636,8 @@ class Sender:
                 None if self._transaction is None else self._transaction.transactional_id
             ),
             acks=acks,
-            timeout_ms=self._cluster.options.request_timeout_ms,
+            # The leader answers before this client gives up: that its followers lag, not nothing.
+            timeout_ms=self._cluster.options.request_timeout_ms * 9 // 10,
             topic_data=list(topics.values()),
         )
 
@@ -686,6 +687,9 @@ class Sender:
                 # the next request's.
                 received = connection.receive(deadline)
         except KafkaError as error:
+            if isinstance(error, KafkaTimeoutError):  # its text has the time of this call
+                limit = f"{deadline.text} ({self._prefix}request.timeout.ms)"
+                error = KafkaTimeoutError(f"{connection}: no response within {limit}")
             self._on_connection_lost(node_id, error)
             return
         response: ProduceResponse
