@@ -208,10 +208,14 @@ class Cursor:
         self._deactivate(entries)
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
-        """Mark the row of one entry as bad, and the entry as inactive."""
-        entries = np.array([entry])
-        self.chunk.fail(self.rows_of(entries), error.path, error.reason)
-        self._deactivate(entries)
+        """Mark the row of one entry as bad, and the entry as inactive: in place, since that of many
+        entries, one by one, must not copy all positions each time."""
+        chunk, row = self.chunk, entry if self.rows is None else self.rows[entry]
+        if not chunk.is_bad[row]:
+            chunk.reasons[row] = cut(f"{label(error.path)}: {error.reason}")
+        chunk.is_bad[row] = True
+        chunk.failures += 1
+        self.at[entry], self.end[entry] = chunk.zeros_at, INACTIVE
 
     def deactivate_bad(self, failures: int) -> None:
         """Make the entries of bad rows inactive, if other cursors have marked rows as bad since

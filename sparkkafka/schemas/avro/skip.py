@@ -609,7 +609,7 @@ class ItemsSkipper(Skipper):
         array has."""
         counts = np.zeros(len(cursor), np.int64)
         starts = array("q")
-        cursor.at = cursor.at.copy()
+        cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
         for entry in np.flatnonzero(cursor.is_active()).tolist():
             before = len(starts)
             try:
@@ -729,7 +729,7 @@ def _skip_ends(cursor: Cursor, had_items: Flags) -> Flags:
 
 def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:
     """Skip one value of each entry, in a loop over the entries."""
-    cursor.at = cursor.at.copy()
+    cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
     for entry in np.flatnonzero(cursor.is_active()).tolist():
         try:
             cursor.at[entry] = skipper.skip_one(
