@@ -43,6 +43,7 @@ from sparkkafka.schemas.protobuf.normalizer import ProtobufNormalizer, field_lab
 from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufField, ProtobufMessage
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import (
+    MAX_TAG,
     SKIP,
     Damage,
     KnownTag,
@@ -53,7 +54,7 @@ from sparkkafka.schemas.protobuf.wire import (
     sort_tokens,
     tokenize,
 )
-from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, bytes_per_value
 
 
@@ -82,7 +83,7 @@ class ProtobufDecoder:
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
         damaged = state.damage_reasons()
-        state.needs_runtime[list(damaged)] = False
+        state.needs_runtime[np.fromiter(damaged, np.int64, len(damaged))] = False
         bad, normalized_rows, normalized = state.bad | damaged, [], []
         explanations_left = MAX_OWN_REASONS
         rows = np.flatnonzero(state.needs_runtime)
@@ -113,7 +114,7 @@ class ProtobufDecoder:
         if len(present) == count and not bad and not normalized_rows:
             return Decoded.of(values, {})
         payload_rows = np.flatnonzero(valid)
-        bad_rows = payload_rows[list(bad)]
+        bad_rows = payload_rows[np.fromiter(bad, np.int64, len(bad))]
         reasons = dict(zip(bad_rows.tolist(), bad.values(), strict=True))
         good = valid.copy()
         good[bad_rows] = False
@@ -147,34 +148,32 @@ class DecodeState:
                 self.bad[row] = f"field {path}: {reason(index)}"
 
     def damage_reasons(self) -> dict[int, str]:
-        """Return why damaged rows are bad: each by its first damaged field."""
+        """Return why damaged rows are bad: each by its first damaged field, and the first
+        MAX_OWN_REASONS in detail."""
         if not self.damage:
             return {}
-        rows = np.concatenate([rows for _, rows, _ in self.damage])
-        at = np.concatenate([damage.at for _, _, damage in self.damage])
+        rows, at, tags = (
+            np.concatenate(columns)
+            for columns in zip(*((rows, d.at, d.tags) for _, rows, d in self.damage), strict=True)
+        )
+        begins = offsets_of([len(damage.at) for _, _, damage in self.damage])
         order = np.lexsort((at, rows))
         first = order[np.flatnonzero(np.diff(rows[order], prepend=-1))]
+        rows, parts = rows[first], np.searchsorted(begins, first, "right") - 1
+        kinds, kind_of = np.unique(parts << 32 | tags[first], return_inverse=True)
         labels: list[str] = []
-        reasons: list[str] = []
-        for layout, _, damage in self.damage:
-            names = {
-                # The lowest three bits of a tag are the wire type, the others the field's number.
-                tag: field_label(layout.message.descriptor, layout.path, tag >> 3)
-                for tag in set(damage.tags)
-            }
-            labels += [names[tag] for tag in damage.tags]
-            reasons += damage.reasons
-        rows, at = rows[first], at[first]
-        at -= self.starts[rows]
-        texts: dict[tuple[str, int, str], str] = {}  # most rows have the text of another one
-        by_row = {}
-        for index, row, position in zip(first.tolist(), rows.tolist(), at.tolist(), strict=True):
-            key = labels[index], position, reasons[index]
-            text = texts.get(key)
-            if text is None:
-                text = texts[key] = f"{key[0]}: at byte {position}: {key[2]}"
-            by_row[row] = text
-        return by_row
+        for kind in kinds.tolist():
+            layout = self.damage[kind >> 32][0]
+            # The lowest three bits of a tag are the wire type, the others the field's number.
+            number = (kind & MAX_TAG) >> 3
+            labels.append(field_label(layout.message.descriptor, layout.path, number))
+        texts = np.array([f"{label}: {OTHER_REASON}" for label in labels], object)[kind_of].tolist()
+        for index, row in enumerate(rows[:MAX_OWN_REASONS].tolist()):
+            part, token = parts[index], int(first[index])
+            reason = self.damage[part][2].reason(token - int(begins[part]))
+            position = at[token] - self.starts[row]
+            texts[index] = f"{labels[kind_of[index]]}: at byte {position}: {reason}"
+        return dict(zip(rows.tolist(), texts, strict=True))
 
 
 class MessageParts(NamedTuple):
@@ -305,8 +304,7 @@ def _decode_fields(
     else:
         spans, found_rows = (parts.starts, parts.ends), rows[parts.messages]
     tokens, needs_runtime, damage = tokenize(data, *spans, layout.tags, layout.slot_count)
-    if damage.messages:
-        state.damage.append((layout, found_rows[damage.messages], damage))
+    state.damage += [(layout, found_rows[part.messages], part) for part in damage]
     if needs_runtime.any():
         state.needs_runtime[found_rows[needs_runtime]] = True
     if parts is not None:

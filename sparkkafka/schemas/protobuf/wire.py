@@ -15,8 +15,8 @@ list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -147,22 +147,13 @@ def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
 
 
 class Damage(NamedTuple):
-    """Why messages cannot be read: their indexes, where the damaged field of each begins, its tag
-    (0 if there is none), and what is wrong."""
+    """Messages that cannot be read: their indexes, where the damaged field of each begins, its tag
+    (0 if there is none), and a function of the index in these arrays that returns what is wrong."""
 
-    messages: list[int]
-    at: list[int]
-    tags: list[int]
-    reasons: list[str]
-
-    def add(
-        self, messages: list[int], at: list[int], tags: int | list[int], reasons: list[str]
-    ) -> None:
-        """Add messages that are damaged at a field of this tag, or of these tags."""
-        self.messages.extend(messages)
-        self.at.extend(at)
-        self.tags.extend([tags] * len(messages) if isinstance(tags, int) else tags)
-        self.reasons.extend(reasons)
+    messages: Ints
+    at: Ints
+    tags: Ints
+    reason: Callable[[int], str]
 
 
 class TokenizedMessages(NamedTuple):
@@ -172,7 +163,7 @@ class TokenizedMessages(NamedTuple):
 
     tokens: list[list[Tokens]]
     needs_runtime: Flags
-    damage: Damage
+    damage: list[Damage]
 
 
 def tokenize(
@@ -200,11 +191,13 @@ class _Tokenizer:
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
         self.result = TokenizedMessages(
-            [[] for _ in range(slot_count)], np.zeros(count, np.bool_), Damage([], [], [], [])
+            [[] for _ in range(slot_count)], np.zeros(count, np.bool_), []
         )
         # Tokens of messages that are read one by one. By slot: the wire type; then for each token
         # the message, the position, and the value or size.
         self.single_tokens: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
+        # The messages that were found damaged meanwhile: index, position, tag and reason.
+        self.single_damage: list[tuple[int, int, int, str]] = []
 
     # --- in waves ---------------------------------------------------------------------------------
 
@@ -297,7 +290,7 @@ class _Tokenizer:
                     body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
             bad = np.flatnonzero(is_damaged)
             if len(bad):
-                self._add_damage(
+                self._add_overrun(
                     known.tag,
                     bad if selected is None else selected[bad],
                     begin[bad],
@@ -333,11 +326,8 @@ class _Tokenizer:
         groups = np.flatnonzero(wires == SGROUP)
         self.result.needs_runtime[self._indexes_of(groups)] = True
         unreadable = np.flatnonzero((wires == EGROUP) | (wires > I32))
-        self.result.damage.add(
-            self._indexes_of(unreadable).tolist(),
-            self.at[unreadable].tolist(),
-            tags[unreadable].tolist(),
-            [_WRONG_WIRES[wire] for wire in wires[unreadable].tolist()],
+        self._add_damage(
+            unreadable, tags[unreadable], lambda index: _WRONG_WIRES[wires.item(unreadable[index])]
         )
         for ended in (groups, unreadable):
             self.at[ended], self.next_byte[ended] = self.end[ended], 0
@@ -353,13 +343,15 @@ class _Tokenizer:
     def _add_invalid_tags(self, selected: Ints, is_cut: Flags) -> None:
         """Note that the open messages with the indexes `selected` are damaged, because their next
         tag is not valid. `is_cut` says for each open message whether that tag is cut off."""
-        at, end = self.at[selected].tolist(), self.end[selected].tolist()
-        reasons = [
-            _reason(VARINT, stop - start) if cut else "there is no valid tag"
-            for start, stop, cut in zip(at, end, is_cut[selected].tolist(), strict=True)
-        ]
-        self.result.damage.add(self._indexes_of(selected).tolist(), at, tags=0, reasons=reasons)
-        self.at[selected], self.next_byte[selected] = end, 0  # nothing is left to read
+        remaining = np.where(is_cut, self.end - self.at, 0)[selected]
+        self._add_damage(
+            selected,
+            0,
+            lambda index: (
+                _reason(VARINT, remaining[index]) if remaining[index] else "there is no valid tag"
+            ),
+        )
+        self.at[selected], self.next_byte[selected] = self.end[selected], 0  # nothing is left
 
     def _indexes_of(self, selected: Ints) -> Ints:
         """Return the indexes of open messages among all messages."""
@@ -370,7 +362,15 @@ class _Tokenizer:
         self.read_one_by_one(self._indexes_of(selected), self.at[selected], self.end[selected])
         self.at[selected], self.next_byte[selected] = self.end[selected], 0
 
-    def _add_damage(
+    def _add_damage(self, selected: Ints, tags: Any, reason: Callable[[int], str]) -> None:
+        """Note that these open messages are damaged at their next field, which has this tag, or
+        these tags. `reason`: see `Damage`."""
+        if len(selected):
+            tags = np.broadcast_to(tags, len(selected)).astype(np.int64)
+            messages, at = self._indexes_of(selected), self.at[selected]
+            self.result.damage.append(Damage(messages, at, tags, reason))
+
+    def _add_overrun(
         self, tag: int, selected: Ints, begin: Ints, body_and_length: tuple[Ints, Ints] | None
     ) -> None:
         """Add the reason why each of these open messages cannot be read: their next field, which
@@ -387,9 +387,10 @@ class _Tokenizer:
             body, lengths = body_and_length
             wires[body > end] = VARINT  # the length itself is cut off
             remaining = np.where(body > end, remaining, end - body)
-        messages, at = messages[~is_single], at[~is_single]
-        columns = [array[~is_single].tolist() for array in (wires, remaining, lengths)]
-        self.result.damage.add(messages.tolist(), at.tolist(), tag, list(map(_reason, *columns)))
+        columns = [array[~is_single] for array in (wires, remaining, lengths)]
+        self._add_damage(
+            selected[~is_single], tag, lambda index: _reason(*(c.item(index) for c in columns))
+        )
 
     # --- one by one -------------------------------------------------------------------------------
 
@@ -410,7 +411,7 @@ class _Tokenizer:
                     return
                 value, begin, at = read_value(raw, tag & 7, at, end)
             except ValueError as error:
-                self.result.damage.add([message], [start], tag, [str(error)])
+                self.single_damage.append((message, start, tag, str(error)))
                 return
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
@@ -424,7 +425,11 @@ class _Tokenizer:
             values.append(value)
 
     def add_single_tokens(self) -> None:
-        """Add the tokens of messages that were read one by one to the others."""
+        """Add the tokens and the damage of messages that were read one by one to the others."""
+        if self.single_damage:
+            *columns, reasons = zip(*self.single_damage, strict=True)
+            messages, at, tags = np.array(columns, np.int64)
+            self.result.damage.append(Damage(messages, at, tags, reasons.__getitem__))
         for slot, (wire, messages, at, values) in self.single_tokens.items():
             numbers = np.array(values, np.uint32 if wire == I32 else np.uint64)
             self.result.tokens[slot].append(
@@ -493,7 +498,6 @@ def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
     return int.from_bytes(data[at:after], "little"), at, after
 
 
-@lru_cache(1 << 10)
 def _reason(wire: int, remaining: int, length: int = 0) -> str:
     """Return why a value goes beyond the end of its message, which has `remaining` bytes more (for
     LEN after the `length`)."""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
 from sparkkafka.schemas.values import Decoded
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
@@ -196,4 +196,6 @@ def test_the_first_of_many_refused_messages_have_figures() -> None:
     refused, without_wire_type = decoded.reasons[::2], decoded.reasons[1::2]
     assert all("a group does not end" in text for text in refused[:MAX_OWN_REASONS])
     assert all("its bytes cannot be read" in text for text in refused[MAX_OWN_REASONS:])
-    assert all("at byte 0: there is no wire type 6" in text for text in without_wire_type)
+    detailed, others = without_wire_type[:MAX_OWN_REASONS], without_wire_type[MAX_OWN_REASONS:]
+    assert all("at byte 0: there is no wire type 6" in text for text in detailed)
+    assert {text.split(": ", 1)[1] for text in others} == {OTHER_REASON}
