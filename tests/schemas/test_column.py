@@ -191,7 +191,7 @@ def test_a_registry_that_refuses_is_an_error(registry: SmallRegistry) -> None:
         one.decode(binary([framed(0, {"a": 1})]), None)
 
 
-@pytest.mark.parametrize("status", [403, 404, 422])
+@pytest.mark.parametrize("status", [403, 404])
 def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal is the registry's error, whatever the ids beside it are. Status 404 without a code
     of the registry is somebody else's: a proxy before a registry that is away."""

@@ -360,44 +360,33 @@ def test_glue_by_boto3(clouds: CloudRegistry) -> None:
         client.register("orders", Schema(AVRO, '"string"'))
 
 
-@pytest.mark.parametrize(
-    ("response", "reason"),
-    [
+def test_wrong_responses_of_glue(clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one client of boto3, which takes long to be made."""
+    pytest.importorskip("boto3")
+    responses: list[tuple[Any, str]] = [
         ([1, 2], "is not a response of AWS Glue"),
         (None, "is not a response of AWS Glue"),
         ("text", "is not a response of AWS Glue"),
         ({"SchemaVersionId": 7, "DataFormat": {}}, "without"),
         ({"SchemaVersionId": str(uuid.UUID(bytes=GUID)), "DataFormat": "XML"}, "without 'XML'"),
         ({"SchemaDefinition": "x" * MAX_RESPONSE_BYTES}, f"more than {MAX_RESPONSE_BYTES} bytes"),
-    ],
-)
-def test_wrong_responses_of_glue(
-    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, response: Any, reason: str
-) -> None:
-    pytest.importorskip("boto3")
-    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, response))
+    ]
     registry = connect(RegistryOptions(url="glue://eu-west-1/shop", max_retries=0))
-    for request in (lambda: registry.by_guid(GUID), lambda: registry.latest("Order")):
-        with pytest.raises(RegistryError, match=f"^glue://eu-west-1/shop answers .*{reason}"):
-            request()
-
-
-@pytest.mark.parametrize(
-    ("response", "reason"),
-    [
+    for response, reason in responses:
+        monkeypatch.setattr(clouds, "glue", lambda *_, response=response: (200, response))
+        for request in (lambda: registry.by_guid(GUID), lambda: registry.latest("Order")):
+            with pytest.raises(RegistryError, match=f"^glue://eu-west-1/shop answers .*{reason}"):
+                request()
+    lists: list[tuple[Any, str]] = [
         ({"Schemas": [], "NextToken": "again"}, "without an end, within 0.3 s"),
         ({"Schemas": [{}]}, "without numbers"),
         ({"Schemas": [{"VersionNumber": True}]}, "without numbers"),
-    ],
-)
-def test_wrong_lists_of_glue(
-    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, response: Any, reason: str
-) -> None:
-    pytest.importorskip("boto3")
-    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, response))
+    ]
     registry = connect(RegistryOptions(url="glue://eu-west-1/shop", api_timeout_ms=300))
-    with pytest.raises(KafkaError, match=f"^glue://eu-west-1/shop lists .* 'Order' {reason}"):
-        registry.versions("Order")
+    for response, reason in lists:
+        monkeypatch.setattr(clouds, "glue", lambda *_, response=response: (200, response))
+        with pytest.raises(KafkaError, match=f"^glue://eu-west-1/shop lists .* 'Order' {reason}"):
+            registry.versions("Order")
 
 
 def test_glue_answers_with_another_schema(

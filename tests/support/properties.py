@@ -1,4 +1,4 @@
-"""How often a property or a random run is tried: `make soak` tries twenty times as many examples of
+"""How often a property or a random run is tried: `make soak` tries forty times as many examples of
 a property as `make test`."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _LONG = "SPARKKAFKA_LONG" in os.environ
 
 
 def examples(count: int) -> int:
-    """For `settings(max_examples=…)`: half of `count` in `make test`, ten times `count` in soaks.
+    """For `settings(max_examples=…)`: `count` / 4 in `make test`, ten times `count` in soaks.
 
     Each run draws other examples, and what a run has found is a case of its own.
     """
-    return 10 * count if _LONG else max(count // 2, 5)
+    return 10 * count if _LONG else max(count // 4, 5)
 
 
 def seeds(few: int, many: int) -> list[Any]:

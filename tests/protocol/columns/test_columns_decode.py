@@ -64,10 +64,10 @@ SHAPES = {
     "one record": [1],
     "one small batch": [100],
     "few small batches": [30, 1, 50],
-    "many small batches": [120] * 40,
+    "many small batches": [120] * 15,
     "batches of very unlike counts": [1, 3, 700, 1, 1, 2, 90, 1, 5, 5, 5, 300],
-    "one large batch": [5000],
-    "large and small batches": [3000, 5, 5, 5, 2000, 1, 1, 1, 1, 1, 1, 700],
+    "one large batch": [2000],
+    "large and small batches": [1500, 5, 5, 5, 1000, 1, 1, 1, 1, 1, 1, 300],
     "more than one chunk": [17_000, 500, 100],
 }
 CONTENT = {
@@ -297,7 +297,7 @@ def numbered(deltas: tuple[int, ...]) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", [0, 5, CHUNK_RECORDS - 1, CHUNK_RECORDS, 40_000])
+@pytest.mark.parametrize("before", [0, 5, CHUNK_RECORDS - 1, CHUNK_RECORDS])
 @pytest.mark.parametrize(("deltas", "bad"), [((1, 1), 2), ((2, 1), 3), ((0, 1, 1), 2)])
 def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], bad: int) -> None:
     """Wherever chunks and pieces end; `bad` is the smallest offset of the wrong record."""

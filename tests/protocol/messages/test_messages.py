@@ -89,7 +89,7 @@ def test_declaration_equals_kafkas_json(cls: type[Message]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", MESSAGES, ids=name_version)
 def test_json_check_sees_each_planted_fault(cls: type[Message]) -> None:
-    """Each field of the JSON gets half of the kinds of faults, in turn, and none may pass."""
+    """Each field of the JSON gets a quarter of the kinds of faults, in turn, and none may pass."""
     missed = [
         what
         for what, spec in _planted_faults(cls, load_json(cls.__name__))
@@ -123,7 +123,7 @@ def _planted_faults(
     yield "valid versions", {**spec, "validVersions": f"{cls.MIN_VERSION + 1}+"}
     everywhere = range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
     for number, (path, live) in enumerate(_live_rows(spec["fields"], list(everywhere))):
-        for what in FAULTS[number % 2 :: 2]:
+        for what in FAULTS[number % 4 :: 4]:
             faulty = copy.deepcopy(spec)
             rows, index = faulty["fields"], path[-1]
             for step in path[:-1]:
@@ -247,7 +247,7 @@ def test_bytes_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     """The default message, one without a default value in it, and random ones."""
     peer_type = peer_class(cls)
     samples = [cls()]
-    samples += [Generator(seed, full=seed < 2).message(cls, version) for seed in range(6)]
+    samples += [Generator(seed, full=seed < 1).message(cls, version) for seed in range(3)]
     for message in samples:
         theirs = bytes(to_peer(message, version).encode())
         assert encode(message, version) == theirs
@@ -261,7 +261,7 @@ def test_bytes_equal_kafka_pythons(cls: type[Message], version: int) -> None:
 @pytest.mark.slow
 @each_version
 def test_round_trip(cls: type[Message], version: int) -> None:
-    for seed in range(6):
+    for seed in range(3):
         message = Generator(100 + seed, full=seed == 0).message(cls, version)
         encoded = encode(message, version)
         assert decode(cls, version, encoded) == message

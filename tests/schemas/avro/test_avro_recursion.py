@@ -265,7 +265,7 @@ def test_cloudevents_in_avro(depth: int) -> None:
             ]
         )
     ]
-    payloads = [written(EVENT, event) for event in events] * 20
+    payloads = [written(EVENT, event) for event in events] * 4
     kind = depth_type(EVENT, depth)
     got = decode(EVENT, payloads, wanted=kind)
     assert got.reasons == ()
@@ -424,7 +424,7 @@ def test_damage_in_text_is_a_row_good_or_bad() -> None:
         changed = [
             payload[:at] + bytes([byte]) + payload[at + 1 :]
             for at in range(len(payload))
-            for byte in (0, 1, 2, 3, 0x7F, 0x80, 0xFF)
+            for byte in ((0, 2, 0x80), (1, 3, 0x7F, 0xFF))[at % 2]
         ]
         decode(definition, changed, wanted=depth_type(definition, 1))  # which checks what it gets
 
@@ -470,7 +470,7 @@ def test_bytes_that_were_changed_are_rows_good_or_bad() -> None:
         changed = [
             payload[:at] + bytes([byte]) + payload[at + 1 :]
             for at in range(len(payload))
-            for byte in (0, 1, 2, 3, 4, 0x7F, 0x80, 0xFF)
+            for byte in ((0, 2, 4, 0x80), (1, 3, 0x7F, 0xFF))[at % 2]
         ]
         decode(definition, changed, wanted=ENDS)  # which checks what it gets
 
