@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -11,16 +12,28 @@ import pytest
 from tests.client.aio.blocking import Blocking
 
 
-def add_tests(namespace: dict[str, Any], module: ModuleType, left_out: set[str]) -> None:
-    """Add the fixtures and the tests of a module to another one, but for some tests."""
+def add_tests(
+    namespace: dict[str, Any], module: ModuleType, left_out: set[str], short: set[str]
+) -> None:
+    """Add the fixtures and the tests of a module to another one, but for some tests. `short`: those
+    of each run, which call each method; the others show the same code again, and are for soaks."""
     for name, value in vars(module).items():
         if type(value).__name__ == "FixtureFunctionDefinition":
             namespace[name] = value
         elif name.startswith("test_") and callable(value) and name not in left_out:
-            short = module.__name__.rpartition(".")[2].removeprefix("test_")
-            namespace[f"test_{short}_{name.removeprefix('test_')}"] = value
-    unknown = left_out - vars(module).keys()
+            kind = module.__name__.rpartition(".")[2].removeprefix("test_")
+            added = value if name in short else pytest.mark.soak(copied(value))
+            namespace[f"test_{kind}_{name.removeprefix('test_')}"] = added
+    unknown = (left_out | short) - vars(module).keys()
     assert not unknown, f"{module.__name__} has no {unknown}"
+
+
+def copied(test: Any) -> Any:
+    """A function of its own, whose marks are not those of the other."""
+    found = FunctionType(test.__code__, test.__globals__, closure=test.__closure__)
+    functools.update_wrapper(found, test)
+    del found.__wrapped__  # type: ignore[attr-defined]
+    return found
 
 
 def exchanging(classes: Mapping[ModuleType, tuple[str, Callable[[Any], Any]]]) -> Any:

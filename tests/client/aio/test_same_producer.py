@@ -41,6 +41,18 @@ add_tests(
         "test_the_last_lookup_of_a_topic_ends_with_max_block_ms",
         "test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost",
     },
+    short={
+        "test_a_record_is_delivered_as_it_was_sent",
+        "test_lingering_records_go_out_alone",
+        "test_flush_ends_the_lingering",
+        "test_bad_arguments_are_errors_at_once",
+        "test_a_record_too_large_is_an_error_at_once_and_others_go_on",
+        "test_a_missing_topic_and_a_missing_partition_fail_their_records_only",
+        "test_a_refused_batch_fails_its_records_and_the_next_goes_on",
+        "test_callable_partitioner",
+        "test_what_nobody_asked_about_is_raised_at_the_end",
+        "test_tables_that_are_wrong",
+    },
 )
 add_tests(
     globals(),
@@ -49,6 +61,14 @@ add_tests(
         "test_a_commit_in_a_callback_can_still_be_aborted",
         # it sends faster than it is refused
         "test_a_fenced_producer_cannot_take_the_id_back_by_an_abort",
+    },
+    short={
+        "test_what_is_committed_is_seen_and_what_is_aborted_is_not",
+        "test_the_order_of_calls",
+        "test_a_failed_record_makes_a_commit_an_error_and_an_abort_mends_it",
+        "test_the_later_producer_fences_the_earlier",
+        "test_offsets_of_a_group",
+        "test_close_and_leaving_with_an_error_abort",
     },
 )
 exchange = exchanging(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
@@ -213,7 +214,8 @@ def test_a_hook_that_raises_ends_the_poll_and_not_the_rebalance(fake, kind):
 
 
 @pytest.mark.slow
-def test_the_leader_sees_new_partitions(fake):
+def test_the_leader_sees_new_partitions(fake, monkeypatch):
+    monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     with TestMember(fake, metadata_max_age_ms=0) as first, TestMember(fake) as second:
         settle(first)
         settle(first, second)
@@ -253,8 +255,9 @@ def test_a_static_member_comes_back_without_a_rebalance(fake):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.8", "4.0"])
-def test_a_static_leader_comes_back(fake_cluster_factory, version):
+def test_a_static_leader_comes_back(fake_cluster_factory, version, monkeypatch):
     """From JoinGroup 9 on it is the leader again, and must not assign anew (KIP-814)."""
+    monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     fake = fake_cluster_factory(1, kafka_version=version)
     fake.create_topic("t", partitions=4)
     first = TestMember(fake, group_instance_id="i-1")

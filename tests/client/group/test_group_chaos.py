@@ -18,7 +18,7 @@ from tests.support.properties import seeds
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 12
-STEPS = 20
+STEPS = 12
 APIS = ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat"]
 FAULTS = [Drop.BEFORE, Drop.AFTER, Delay(30), ErrorCode.NOT_COORDINATOR]
 

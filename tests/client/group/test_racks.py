@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client import Admin
+from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.group.assignors import (
     ASSIGNORS,
     Assignments,
@@ -128,7 +129,10 @@ def test_members_with_other_topics_get_what_is_near() -> None:
     }
 
 
-def test_the_leader_looks_at_racks_and_sees_replicas_that_move(fake_cluster_factory: Any) -> None:
+def test_the_leader_looks_at_racks_and_sees_replicas_that_move(
+    fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     fake = fake_cluster_factory(2, racks=["a", "b"])
     fake.create_topic("t", partitions=2, replication_factor=1)
     leaders = [fake.leader("t", number) for number in range(2)]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client import Deadline, Producer
+from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch
@@ -146,12 +147,12 @@ def test_retry_backoff_doubles(fake_cluster):
 
 def test_retry_backoff_max_ends_the_doubling(fake_cluster):
     fake_cluster.create_topic("t")
-    few = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 50}
-    many = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 10_000}
+    few = {"retry_backoff_ms": 30, "retry_backoff_max_ms": 30}
+    many = {"retry_backoff_ms": 30, "retry_backoff_max_ms": 10_000}
     short = sum(gaps_s(attempts(fake_cluster, 5, **few)))
     long = sum(gaps_s(attempts(fake_cluster, 5, **many)))
-    assert short >= JITTER * 5 * 0.05
-    assert long >= JITTER * 31 * 0.05
+    assert short >= JITTER * 5 * 0.03
+    assert long >= JITTER * 31 * 0.03
     assert short < long
 
 
@@ -194,14 +195,14 @@ def test_a_longer_delivery_timeout_outlives_the_same_trouble(fake_cluster):
 def test_the_time_that_the_callers_rows_take_to_come_does_not_count(fake_cluster, in_flight):
     """A query upstream may stall for minutes between two Arrow batches; responses wait unread."""
     fake_cluster.create_topic("t")
-    config = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_500}
+    config = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 800}
     given = settings(
         fake_cluster, max_in_flight_requests_per_connection=in_flight, **SMALL, **config
     )
     with open_cluster(fake_cluster, **config) as cluster:
         with PartitionProducer(cluster, parse_producer_options(given)) as producer:
             producer.send("t", 0, values_of(range(200)))
-            time.sleep(2.2)
+            time.sleep(1.1)
             producer.send("t", 0, values_of(range(200, 400)))
         assert producer.metrics.retries == 0
     assert log_values(fake_cluster, "t") == numbers(400)
@@ -412,15 +413,16 @@ def test_a_longer_max_block_outlives_the_same_wait(fake_cluster):
 # --- metadata ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("age_ms", "again"), [(1_000, True), (300_000, False)])
-def test_metadata_are_asked_for_again_at_their_age(fake_cluster, age_ms, again):
+@pytest.mark.parametrize(("age_ms", "again"), [(200, True), (300_000, False)])
+def test_metadata_are_asked_for_again_at_their_age(fake_cluster, monkeypatch, age_ms, again):
+    monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     fake_cluster.create_topic("t")
     given = settings(fake_cluster, metadata_max_age_ms=age_ms, linger_ms=0)
     with open_cluster(fake_cluster, metadata_max_age_ms=age_ms) as cluster:
         with PartitionProducer(cluster, parse_producer_options(given)) as producer:
-            for number in range(25):
+            for number in range(10):
                 producer.send("t", 0, values_of(range(number, number + 1)))
-                time.sleep(0.05)
+                time.sleep(0.03)
     asked = fake_cluster.requests_of("Metadata", topic="t")
     assert (len(asked) > 1) == again
     assert all(gap >= age_ms / 1000 for gap in gaps_s(asked))

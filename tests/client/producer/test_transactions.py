@@ -327,9 +327,12 @@ def test_offsets_that_a_broker_refuses(fake, cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
+@pytest.mark.parametrize(
+    ("fake", "api"),
+    [*(("4.0", api) for api in APIS), ("2.1", "AddPartitionsToTxn")],
+    indirect=["fake"],
+)
 @pytest.mark.parametrize("code", RETRIED)
-@pytest.mark.parametrize("api", APIS)
 def test_a_coordinator_that_is_not_ready_is_asked_again(fake, cluster, api, code):
     rule = fake.fault(code, api=api, times=2)
     one_of_everything(cluster)
@@ -349,10 +352,16 @@ def test_finding_the_coordinator_is_tried_again(fake, cluster, code):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
+@pytest.mark.parametrize(
+    ("fake", "commit", "api"),
+    [
+        *(("4.0", True, api) for api in (*APIS, "FindCoordinator")),
+        *(("2.1", True, api) for api in ("AddPartitionsToTxn", "EndTxn")),
+        ("4.0", False, "EndTxn"),
+    ],
+    indirect=["fake"],
+)
 @pytest.mark.parametrize("drop", list(Drop))
-@pytest.mark.parametrize("api", [*APIS, "FindCoordinator"])
-@pytest.mark.parametrize("commit", [True, False])
 def test_a_lost_response(fake, cluster, api, drop, commit):
     rule = fake.fault(drop, api=api, times=2)
     one_of_everything(cluster, commit=commit)
