@@ -8,6 +8,7 @@ also inside functions and under TYPE_CHECKING: what a module names, it depends o
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -203,7 +204,7 @@ def violations(package: Path) -> Iterator[str]:
     for module, path in modules.items():
         layer = layer_of(module)
         where = path.relative_to(package).as_posix()
-        tree = ast.parse(path.read_text(), where)
+        tree = parsed(path)
         graph[module] = set()
         for node in statements(tree):
             if isinstance(node, ast.Assert) and layer != "testing":
@@ -227,6 +228,11 @@ def violations(package: Path) -> Iterator[str]:
                 yield from (f"{at}: {fault}" for fault in wrong_import(module, target))
     for cycle in cycles(graph):
         yield f"import cycle: {' -> '.join(cycle)}"
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
 
 
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -309,7 +315,7 @@ def test_modules_are_named_only_where_they_are_imported() -> None:
     could not describe the members of a group unless a consumer was imported too."""
     modules = {module_name(path, PACKAGE): path for path in sorted(PACKAGE.rglob("*.py"))}
     for module, path in modules.items():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         imported = {
             f"{source}.{name}": name
             for node in statements(tree)
@@ -317,7 +323,7 @@ def test_modules_are_named_only_where_they_are_imported() -> None:
             if source.partition(".")[0] == ROOT
         }
         packages = {name: source for source, name in imported.items() if source in modules}
-        for node in ast.walk(tree):
+        for node in ast.walk(tree) if packages else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 named = f"{packages.get(node.value.id)}.{node.attr}"
                 assert named not in modules or named in imported, (

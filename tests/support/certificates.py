@@ -123,11 +123,14 @@ def java_keystore(
 
 def java_truststore(folder: Path, kind: str, password: str, *trusted: Identity) -> bytes:
     """The same of certificates."""
-    for number, identity in enumerate(trusted):
-        given = folder / f"{number}.pem"
-        given.write_text(identity.pem)
-        keytool(
-            folder, "-importcert", "-alias", f"ca{number}", "-file", given.name, "-keystore", "ca",
-            "-storetype", kind, "-storepass", password,
-        )  # fmt: skip
+    rows = [
+        pkcs12.PKCS12Certificate(identity.certificate, b"ca%d" % number)
+        for number, identity in enumerate(trusted)
+    ]
+    encryption = BestAvailableEncryption(password.encode())
+    (folder / "given.p12").write_bytes(pkcs12.serialize_java_truststore(rows, encryption))
+    keytool(
+        folder, "-importkeystore", "-srckeystore", "given.p12", "-srcstorepass", password,
+        "-destkeystore", "ca", "-deststoretype", kind, "-deststorepass", password,
+    )  # fmt: skip
     return (folder / "ca").read_bytes()
