@@ -23,10 +23,8 @@ from tests.real.peers import confluent_read
 
 ROOT = Path(__file__).parents[2]
 
-# Brokers look for transactions that are too old every 10 s if nobody asks them to hurry.
-QUICK_SCAN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
 SCAN_S = 20.0
-"""By then surely."""
+"""By then brokers have surely ended a transaction that is too old."""
 
 _VALUE = StructType().add("value", StringType())
 

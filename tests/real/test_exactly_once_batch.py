@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from sparkkafka.spark.exactly_once import (
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (
-    QUICK_SCAN,
     SCAN_S,
     job_names,
     options_of,
@@ -42,21 +41,15 @@ pytestmark = [pytest.mark.real, pytest.mark.spark]
 SCRIPT_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaCluster]:
-    with KafkaCluster(properties=QUICK_SCAN) as cluster:
-        yield cluster
+@pytest.fixture
+def bootstrap(kafka_cluster: KafkaCluster) -> str:
+    return kafka_cluster.bootstrap_servers
 
 
 @pytest.fixture
-def bootstrap(broker: KafkaCluster) -> str:
-    return broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic(broker: KafkaCluster, request: pytest.FixtureRequest) -> str:
+def topic(kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
     name = request.node.originalname.removeprefix("test_")
-    broker.create_topic(name, partitions=2)
+    kafka_cluster.create_topic(name, partitions=2)
     return name
 
 
@@ -84,61 +77,49 @@ def nothing_left(bootstrap: str, *topics: str) -> None:
     assert held_back(bootstrap, topics, 2) == {}
 
 
-def test_a_job_that_succeeds_is_visible_wholly(
-    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None]
+def test_a_job_is_visible_wholly_or_leaves_nothing(
+    spark: SparkSession,
+    kafka_cluster: KafkaCluster,
+    bootstrap: str,
+    save: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
-    save(numbers(spark, 1000, 4), topic=topic)
-    assert visible(bootstrap, topic) == list(range(1000))
-    nothing_left(bootstrap, topic)
-
-
-def test_a_job_that_fails_in_its_last_task_leaves_nothing(
-    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None], tmp_path: Path
-) -> None:
-    frame = numbers(spark, 1000, 4)
+    """In several topics. Its last task fails when the others have written."""
+    topics = ["several-0", "several-1", "several-2"]
+    for name in topics:
+        kafka_cluster.create_topic(name, partitions=2)
+    frame = numbers(spark, 900, 3).selectExpr(
+        "value", "concat('several-', cast(value as long) % 3) AS topic"
+    )
     others_wrote = tmp_path / "others-wrote"
 
     def watch() -> None:
-        wait_until(lambda: written(bootstrap, topic) >= 750, "the other tasks write")
+        wait_until(
+            lambda: sum(written(bootstrap, name) for name in topics) >= 600, "the other tasks write"
+        )
         others_wrote.touch()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     with pytest.raises(PySparkException, match="was chosen to fail"):
-        save(frame.mapInArrow(fails_in(3, str(others_wrote)), frame.schema), topic=topic)
+        save(frame.mapInArrow(fails_in(2, str(others_wrote)), frame.schema))
     watcher.join()
     assert others_wrote.exists(), "the other tasks have not written: nothing is tested"
-    assert visible(bootstrap, topic) == []
-    nothing_left(bootstrap, topic)
-    save(frame, topic=topic)
-    assert visible(bootstrap, topic) == list(range(1000))
-
-
-def test_several_topics_all_or_nothing(
-    spark: SparkSession, broker: KafkaCluster, bootstrap: str, save: Callable[..., None]
-) -> None:
-    topics = ["several-0", "several-1", "several-2"]
-    for name in topics:
-        broker.create_topic(name, partitions=2)
-    frame = numbers(spark, 900, 3).selectExpr(
-        "value", "concat('several-', cast(value as long) % 3) AS topic"
-    )
-    with pytest.raises(PySparkException, match="was chosen to fail"):
-        save(frame.mapInArrow(fails_in(2), frame.schema))
     assert [visible(bootstrap, name) for name in topics] == [[], [], []]
     nothing_left(bootstrap, *topics)
     save(frame)
     for rest, name in enumerate(topics):
         assert visible(bootstrap, name) == list(range(rest, 900, 3))
+    nothing_left(bootstrap, *topics)
 
 
 def test_a_task_that_is_run_again_and_a_driver_that_is_killed_before_commit(
-    broker: KafkaCluster, bootstrap: str, topic: str, tmp_path: Path
+    kafka_cluster: KafkaCluster, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     """The rows of the task count once, and the killed driver leaves nothing. Both in one Spark of
     their own, which tries tasks four times."""
     killed = f"{topic}-killed"
-    broker.create_topic(killed, partitions=2)
+    kafka_cluster.create_topic(killed, partitions=2)
     process = start_script(
         """
         def fail(batches):
