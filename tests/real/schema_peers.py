@@ -30,7 +30,6 @@ from tests.real.peers import Record, confluent_read, confluent_write
 from tests.support.protoc import message_class
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
-FORMATS = (AVRO, PROTOBUF, JSON)
 
 ORDER = "shop.Order"
 """The Protobuf message, the second or third of its file."""
