@@ -9,14 +9,10 @@ import pytest
 
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
-from sparkkafka.config.security.options import SecurityOptions
-from sparkkafka.errors import AuthenticationError, KafkaError, RegistryError, SchemaError
+from sparkkafka.errors import KafkaError, RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.values import Schema
-from sparkkafka.secret import Secret
-from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.support.certificates import signed
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_is_cached")]
 
@@ -122,30 +118,6 @@ def test_an_incompatible_schema_is_refused_with_its_field(registry: RegistryClie
 def test_names_with_any_characters(registry: RegistryClient) -> None:
     found = registry.register("a/b %ü-value", ONE)
     assert registry.latest("a/b %ü-value").id == found.id
-
-
-def test_a_registry_that_goes_away_and_comes_back(
-    schema_registry_factory: SchemaRegistryFactory, tmp_path: Any
-) -> None:
-    authority = signed("authority")
-    server = signed("registry", authority, hosts=("127.0.0.1",))
-    files = tmp_path / "server.pem", tmp_path / "server.key"
-    files[0].write_text(server.pem)
-    files[1].write_text(server.key_pem())
-    own = schema_registry_factory(certificate=files)
-    tls = SecurityOptions(protocol="SSL", truststore_certificates=Secret(authority.pem))
-    options = RegistryOptions(url=own.url, tls=tls, max_retries=1, retries_wait_ms=10)
-    registry = RegistryClient(options)
-    first = registry.register("a-value", ONE)
-    assert json.loads(registry.by_id(first.id).text) == json.loads(ONE.text)
-    distrusted = RegistryClient(RegistryOptions(url=own.url, max_retries=0))
-    text = refused(AuthenticationError, lambda: distrusted.by_id(first.id))
-    assert "schema.registry.ssl.truststore" in text
-    own.kill()
-    assert json.loads(RegistryClient(options).by_id(first.id).text) == json.loads(ONE.text)
-    assert "Connection refused" in refused(KafkaError, lambda: registry.latest("a-value"))
-    own.start()
-    assert registry.latest("a-value").id == first.id
 
 
 def test_apicurios_own_api(schema_registry: SchemaRegistry) -> None:

@@ -50,11 +50,11 @@ def ids(frame) -> list[int]:
     return sorted(row.id for row in frame.select("value.id").collect())
 
 
-def test_reads_by_tls_and_while_the_registry_is_away(
+def test_while_the_registry_is_away(
     spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
 ):
-    """They fail in time with another authority or without the registry, and work again when it is
-    back."""
+    """A stream goes on with the schemas that it knows. Reads, by TLS, fail in time and work again
+    when it is back."""
     authority, stranger = signed("authority"), signed("stranger")
     server = signed("server", authority, hosts=["127.0.0.1"])
     (tmp_path / "server.pem").write_text(server.pem)
@@ -62,12 +62,18 @@ def test_reads_by_tls_and_while_the_registry_is_away(
     (tmp_path / "ca.pem").write_text(authority.pem)
     (tmp_path / "other.pem").write_text(stranger.pem)
     registry = schema_registry_factory(
-        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
+        "NONE", certificate=(tmp_path / "server.pem", tmp_path / "server.key")
     )
-    plain_peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.plain_url)
-    topic = new_topic(prefix="outage")
-    plain_peer.write(topic, records(plain_peer, topic, FIRST, range(10)))
+    plain = SchemaPeer(kafka_cluster.bootstrap_servers, registry.plain_url)
     peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+    topic = new_topic(prefix="outage")
+    first = records(plain, topic, FIRST, range(30))
+    second = records(plain, topic, SECOND, range(30, 40))  # registered, and written later
+    plain.write(topic, first[:10])
+    seen: list[int] = []
+
+    def keep(frame, _number) -> None:
+        seen.extend(ids(frame))
 
     def read(authority_file="ca.pem"):
         trust = {
@@ -76,33 +82,7 @@ def test_reads_by_tls_and_while_the_registry_is_away(
         }
         return reader(spark.read, peer, topic, **trust).load()
 
-    assert ids(read()) == list(range(10))
-    with pytest.raises(PySparkException, match=r"(?i)certificate"):
-        read("other.pem")
-    registry.stop()
-    with pytest.raises(PySparkException) as caught:
-        read()
-    assert peer.registry_url in str(caught.value)
-    assert f"{topic}-value" in str(caught.value)
-    registry.start()
-    assert ids(read()) == list(range(10))
-
-
-def test_a_stream_goes_on_with_the_schemas_that_it_knows(
-    spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
-):
-    registry = schema_registry_factory("NONE")
-    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
-    topic = new_topic(prefix="stream-outage")
-    first = records(peer, topic, FIRST, range(30))
-    second = records(peer, topic, SECOND, range(30, 40))  # registered, and written later
-    peer.write(topic, first[:10])
-    seen: list[int] = []
-
-    def keep(frame, _number) -> None:
-        seen.extend(ids(frame))
-
-    stream = reader(spark.readStream, peer, topic).load()
+    stream = reader(spark.readStream, plain, topic).load()
     assert stream.schema["value"].dataType.simpleString() == "struct<id:bigint,note:string>"
     query = (
         stream.writeStream.foreachBatch(keep)
@@ -112,16 +92,24 @@ def test_a_stream_goes_on_with_the_schemas_that_it_knows(
     try:
         query.processAllAvailable()
         assert sorted(seen) == list(range(10))
-        peer.write(topic, second[:5])
+        plain.write(topic, second[:5])
         query.processAllAvailable()
+        with pytest.raises(PySparkException, match=r"(?i)certificate"):
+            read("other.pem")
         registry.kill()
-        peer.write(topic, second[5:])
-        peer.write(topic, first[10:20])
+        plain.write(topic, second[5:])
+        plain.write(topic, first[10:20])
         query.processAllAvailable()
         assert sorted(seen) == [*range(20), *range(30, 40)]
+        with pytest.raises(PySparkException) as caught:
+            read()
+        assert peer.registry_url in str(caught.value)
+        assert f"{topic}-value" in str(caught.value)
+        assert "Connection refused" in str(caught.value)
         registry.start()
-        peer.write(topic, first[20:])
+        plain.write(topic, first[20:])
         query.processAllAvailable()
         assert sorted(seen) == list(range(40))
     finally:
         query.stop()
+    assert ids(read()) == list(range(40))
