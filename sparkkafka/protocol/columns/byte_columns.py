@@ -278,8 +278,9 @@ def _join_slices(slices: Sequence[Slice], count: int, pool: pa.MemoryPool | None
         bounds[:, index, 1] = ends
         begin += len(data)
         parts.append(data)
-    # Arrow takes half of this as the memory that it will need.
-    source = np.empty(2 * begin, np.uint8)
+    # Arrow takes half of this as the memory that it will need; with less it copies all again.
+    fronts = sum(piece.front.max_size for piece in slices if piece.front)
+    source = np.empty(2 * (begin + count * fronts), np.uint8)
     np.concatenate(parts, out=source[:begin])
     offsets[0], offsets[-1] = 0, len(source)
     joined = odd_values(offsets, pa.py_buffer(source), pool)

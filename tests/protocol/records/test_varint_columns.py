@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.protocol.columns.byte_columns import VarintColumn, blobs_of, join
+from sparkkafka.protocol.columns.byte_columns import VarintColumn, blobs_of, constant, join
 from sparkkafka.protocol.records.varint_columns import encode_words, read, read_unsigned
 from sparkkafka.protocol.wire.varints import BadVarintError, read_varint, varint_bytes
 from tests.support import reference
@@ -80,6 +80,14 @@ def test_codes_are_encoded_as_each_one_is(codes: list[int]) -> None:
     each = [varint_bytes(code) for code in codes]
     assert np.broadcast_to(sizes, len(codes)).tolist() == [len(data) for data in each]
     assert [int(word) for word in words] == [int.from_bytes(data, "little") for data in each]
+
+
+def test_joined_rows_are_allocated_once() -> None:
+    """Arrow doubles memory that turns out too small, and copies what it has."""
+    texts = blobs_of(pa.array([b"x" * (row % 10) for row in range(1000)], pa.binary()))
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    content = join([*constant(b"ab"), texts] * 5, 1000, pool).buffers()[2].size
+    assert pool.max_memory() < 1.1 * (content + 5 * 1000 * 4)  # with an offset for each copy
 
 
 @given(st.lists(CODES, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=40))
