@@ -21,7 +21,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-CAPS = [None, 2]
 NEVER_MS = 600_000
 """For a transaction that stays open as long as a test."""
 
@@ -70,13 +69,8 @@ def open_transaction(writer: Transactions, values: list[str]) -> Iterator[None]:
     writer.commit()
 
 
-@pytest.mark.parametrize("cap", CAPS)
 def test_committed_aborted_and_open(
-    cap: int | None,
-    spark: SparkSession,
-    kafka_cluster,
-    new_topic: Callable[..., str],
-    tmp_path: Path,
+    spark: SparkSession, kafka_cluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     bootstrap, topic, rows = kafka_cluster.bootstrap_servers, new_topic(), Rows(tmp_path)
     writer = Transactions(bootstrap, topic)
@@ -88,42 +82,38 @@ def test_committed_aborted_and_open(
     with open_transaction(writer, ["c0", "c1"]):  # 7 and 8
         write_values(bootstrap, topic, ["d"])  # 9, behind what is open
         assert ends(kafka_cluster, topic, 1) == {0: 10}
-        rows.run_to_end(spark, bootstrap, **options(topic, cap))
+        rows.run_to_end(spark, bootstrap, **options(topic, 2))
         assert rows.values == ["a0", "a1", "b"]
         assert rows.offsets() == {topic: {"0": 7}}  # the last stable offset
+        rows.run_to_end(spark, bootstrap, **options(topic, 2))
+        assert len(rows.by_batch) == 4  # there is nothing new for it
 
-        if cap:
-            all_rows = Rows(tmp_path / "all")
-            all_rows.run_to_end(spark, bootstrap, **options(topic, 3, "read_uncommitted"))
-            assert all_rows.values == ["a0", "a1", "no", "no", "b", "c0", "c1", "d"]
-            assert all_rows.offsets() == {topic: {"0": 10}}
-        else:  # there is nothing new for it
-            rows.run_to_end(spark, bootstrap, **options(topic, cap))
-            assert len(rows.by_batch) == 1
-    rows.run_to_end(spark, bootstrap, **options(topic, cap))
+        all_rows = Rows(tmp_path / "all")
+        all_rows.run_to_end(spark, bootstrap, **options(topic, None, "read_uncommitted"))
+        assert all_rows.values == ["a0", "a1", "no", "no", "b", "c0", "c1", "d"]
+        assert all_rows.offsets() == {topic: {"0": 10}}
+    rows.run_to_end(spark, bootstrap, **options(topic, 2))
     assert rows.values == ["a0", "a1", "b", "c0", "c1", "d"]
     assert rows.offsets() == {topic: {"0": 11}}
-    if cap:
-        assert len(rows.by_batch) == 4 + 2
+    assert len(rows.by_batch) == 4 + 2
 
 
-@pytest.mark.parametrize("cap", [None, 1])
 def test_nothing_but_aborted_records(
-    cap: int | None, spark, kafka_cluster, new_topic: Callable[..., str], tmp_path: Path
+    spark, kafka_cluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """With a cap of 1 there is a batch for each record and for each marker."""
+    """There is a batch for each record and for each marker."""
     bootstrap, topic, rows = kafka_cluster.bootstrap_servers, new_topic(), Rows(tmp_path)
     writer = Transactions(bootstrap, topic)
     for _ in range(2):
         writer.begin(["no", "no"])
         writer.abort()
-    rows.run_to_end(spark, bootstrap, **options(topic, cap))
+    rows.run_to_end(spark, bootstrap, **options(topic, 1))
     assert rows.values == []
     assert rows.offsets() == {topic: {"0": 6}}
-    assert len(rows.by_batch) == (6 if cap else 1)
+    assert len(rows.by_batch) == 6
     writer.begin(["yes"])
     writer.commit()
-    rows.run_to_end(spark, bootstrap, **options(topic, cap))
+    rows.run_to_end(spark, bootstrap, **options(topic, None))
     assert rows.values == ["yes"]
 
 
@@ -146,48 +136,35 @@ def test_a_running_query_goes_on_when_the_transaction_ends(
     assert rows.values == ["before", "0-a", "0-b", "1-a", "1-b", "2-a", "2-b"]
 
 
-@pytest.fixture(scope="module")
-def compacted() -> Iterator[tuple[str, str, list[Row]]]:
-    """(address, topic, what another client finds in it): gaps at the begin of batches, in their
-    middle, and batches of which nothing is left."""
-    from sparkkafka.testing.kafka.cluster import KafkaCluster
-
-    topic = "compacted"
-    with KafkaCluster(properties={"log.cleaner.backoff.ms": 100}) as cluster:
-        bootstrap = cluster.bootstrap_servers
-        cluster.create_topic(
-            topic,
-            configs={
-                "cleanup.policy": "compact",
-                "min.cleanable.dirty.ratio": 0.0001,
-                "segment.ms": 100,
-            },
-        )
-        # Segments end by the time of records. The last segment is not compacted.
-        for number in range(5):
-            again = [Record(b"again-%d" % (i % 3), b"a%d" % i) for i in range(4)]
-            kept = [Record(b"kept-%d" % number, b"k"), Record(b"x", b"x")]
-            at_ms = 1_700_000_000_000 + number * 1_000
-            for records in (again, kept):
-                stamped = [record._replace(timestamp_ms=at_ms) for record in records]
-                confluent_write(bootstrap, topic, stamped)
-        rows: list[Row] = []
-
-        def done() -> bool:
-            rows[:] = confluent_read(bootstrap, topic)
-            return len(rows) == 6 + 4 + 4  # last segment, kept ones, and the last of other keys
-
-        wait_until(done, "compaction", poll_s=0.5)
-        yield bootstrap, topic, rows
-
-
-@pytest.mark.parametrize("cap", CAPS)
 def test_gaps_of_compaction(
-    cap: int | None, spark: SparkSession, compacted: tuple[str, str, list[Row]], tmp_path: Path
+    spark: SparkSession, kafka_cluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    bootstrap, topic, left = compacted
+    """At the begin of batches, in their middle, and batches of which nothing is left."""
+    bootstrap = kafka_cluster.bootstrap_servers
+    topic = new_topic(
+        configs={
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.0001",
+            "segment.ms": "100",
+        }
+    )
+    # Segments end by the time of records. The last segment is not compacted.
+    for number in range(5):
+        again = [Record(b"again-%d" % (i % 3), b"a%d" % i) for i in range(4)]
+        kept = [Record(b"kept-%d" % number, b"k"), Record(b"x", b"x")]
+        at_ms = 1_700_000_000_000 + number * 1_000
+        for records in (again, kept):
+            stamped = [record._replace(timestamp_ms=at_ms) for record in records]
+            confluent_write(bootstrap, topic, stamped)
+    left: list[Row] = []
+
+    def done() -> bool:
+        left[:] = confluent_read(bootstrap, topic)
+        return len(left) == 6 + 4 + 4  # last segment, kept ones, and the last of other keys
+
+    wait_until(done, "compaction", poll_s=0.5)
     rows = Rows(tmp_path)
-    rows.run_to_end(spark, bootstrap, **options(topic, cap, "read_uncommitted"))
+    rows.run_to_end(spark, bootstrap, **options(topic, 2, "read_uncommitted"))
     found = [(row.offset, row.value.encode()) for row in rows.all]
     assert found == [(row.offset, row.value) for row in left]
     assert rows.offsets() == {topic: {"0": 30}}
