@@ -34,56 +34,46 @@ def soak(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("away_s", [pytest.param(8, id="8"), soak(60)])
-def test_the_cluster_is_away_for_a_while(
+def test_the_cluster_is_away(
     away_s: int, spark: SparkSession, one_broker: KafkaCluster, tmp_path: Path
 ) -> None:
+    """For a while, after which one query goes on; for too long for another one, which fails."""
     topic = f"away-{away_s}"
     one_broker.create_topic(topic, PARTITIONS)
     bootstrap = one_broker.bootstrap_servers
-    job = Job(bootstrap, str(tmp_path), {"subscribe": topic}, TRIGGER)
-    with SteadyWriter(bootstrap, topic, PARTITIONS, per_second=200) as writer:
-        query = job.start(spark)
-        try:
-            wait_until(lambda: position(query) > 0, "the first batch")
-            one_broker.kill(0)
-            time.sleep(away_s)
-            before, started_s = position(query), time.monotonic()
-            one_broker.start(0)
-            wait_until(lambda: position(query) > before, "goes on after the restart")
-            print(f"goes on {time.monotonic() - started_s:.1f} s after the start of the broker")
-            count = writer.stop()
-            wait_until(lambda: position(query) == count, "the end")
-        finally:
-            query.stop()
-    assert_each_once(job.values(spark), count)
-
-
-def test_the_cluster_is_away_for_too_long(
-    spark: SparkSession, one_broker: KafkaCluster, tmp_path: Path
-) -> None:
-    topic = "away-too-long"
-    one_broker.create_topic(topic, PARTITIONS)
-    bootstrap = one_broker.bootstrap_servers
-    options = {
-        "subscribe": topic,
+    short = {
         "kafka.default.api.timeout.ms": "3000",
         "kafkaConsumer.pollTimeoutMs": "3000",
         "fetchOffset.numRetries": "2",
     }
-    job = Job(bootstrap, str(tmp_path), options, TRIGGER)
+    jobs = []
+    for name, more in (("patient", {}), ("hasty", short)):
+        (tmp_path / name).mkdir()
+        jobs.append(Job(bootstrap, str(tmp_path / name), {"subscribe": topic, **more}, TRIGGER))
+    queries: list[Any] = []
     with SteadyWriter(bootstrap, topic, PARTITIONS, per_second=200) as writer:
-        query = job.start(spark)
         try:
-            wait_until(lambda: position(query) > 0, "the first batch")
+            for job in jobs:
+                queries.append(job.start(spark))
+            patient, hasty = queries
+            wait_until(lambda: position(patient) > 0 and position(hasty) > 0, "the first batches")
             one_broker.kill(0)
-            words = failure_of(query)
+            killed_s = time.monotonic()
+            words = failure_of(hasty)
+            time.sleep(max(0, away_s - (time.monotonic() - killed_s)))
+            before, started_s = position(patient), time.monotonic()
+            one_broker.start(0)
+            wait_until(lambda: position(patient) > before, "goes on after the restart")
+            print(f"goes on {time.monotonic() - started_s:.1f} s after the start of the broker")
+            count = writer.stop()
+            wait_until(lambda: position(patient) == count, "the end")
         finally:
-            query.stop()
-        assert "KafkaTimeoutError: " in words
-        assert "gave up after 3 s" in words
-        assert "no broker of kafka.bootstrap.servers can be reached" in words
-        assert bootstrap in words
-        one_broker.start(0)
-        count = writer.stop()
-    job.run_to_end(spark)
-    assert_each_once(job.values(spark), count)
+            for query in queries:
+                query.stop()
+    assert "KafkaTimeoutError: " in words
+    assert "gave up after 3 s" in words
+    assert "no broker of kafka.bootstrap.servers can be reached" in words
+    assert bootstrap in words
+    jobs[1].run_to_end(spark)
+    for job in jobs:
+        assert_each_once(job.values(spark), count)
