@@ -35,7 +35,7 @@ def runners() -> set[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    "batches", [pytest.param(40, id="40"), pytest.param(2000, id="2000", marks=pytest.mark.soak)]
+    "batches", [pytest.param(20, id="20"), pytest.param(2000, id="2000", marks=pytest.mark.soak)]
 )
 def test_nothing_grows(
     batches: int, spark: SparkSession, kafka_cluster: Any, new_topic: Any, tmp_path: Path
