@@ -15,8 +15,9 @@ from tests.tools import docs_site
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
 
-def build(folder: Path, text: str) -> tuple[int, list[str]]:
-    """The status of a strict build of one page with our settings, and what our own check says."""
+def build(folder: Path, text: str) -> tuple[int, str, list[str]]:
+    """The status of a strict build of one page with our settings, what it prints, and what our own
+    check says."""
     config = (docs_site.ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (folder / "mkdocs.yml").write_text(config, "utf-8")
     (folder / "docs").mkdir()
@@ -25,8 +26,11 @@ def build(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "docs" / "logo.svg").write_text("<svg/>")
     (folder / "module.py").write_text('"""A module."""\n')
     command = [str(ZENSICAL), "build", "--strict", "--clean"]
-    status = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
-    return status.returncode, list(docs_site.broken_addresses(folder / "site"))
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    wrong = list(docs_site.broken_addresses(folder / "site"))
+    return done.returncode, done.stdout + done.stderr, wrong
 
 
 @pytest.mark.slow
@@ -46,18 +50,24 @@ def test_the_whole_site_is_built() -> None:
 @pytest.mark.slow
 def test_a_sound_page_is_built(tmp_path: Path) -> None:
     text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: module\n"
-    assert build(tmp_path, text) == (0, [])
+    status, _, wrong = build(tmp_path, text)
+    assert (status, wrong) == (0, [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text",
-    ["[a](none.md)", "[a](#none)", "::: module.none", "[a][none.such]", '--8<-- "none.md"'],
-    ids=["link", "anchor", "object", "reference", "included-file"],
+    ("text", "message"),
+    [
+        ("[a](none.md) [a](#none) [a][none.such]", "3 issues found"),
+        ("::: module.none", "module.none could not be found"),
+        ('--8<-- "none.md"', "Snippet at path 'none.md' could not be found"),
+    ],
+    ids=["link, anchor and reference", "object", "included file"],
 )
-def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str) -> None:
-    status, _ = build(tmp_path, f"# A\n\n{text}\n")
+def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str, message: str) -> None:
+    status, said, _ = build(tmp_path, f"# A\n\n{text}\n")
     assert status != 0
+    assert message in said
 
 
 @pytest.mark.parametrize(
