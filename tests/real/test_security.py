@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ from tests.real.secured import (
     MECHANISMS,
     PASSWORDS,
     PROTOCOLS,
-    SESSIONS_S,
     Secured,
     confluent_read,
     confluent_write,
@@ -394,69 +391,6 @@ def test_protocols_that_are_crossed(
     assert words in found.words
     assert "security.protocol" in found.words
     assert found.authentications <= 2  # the second is the second look
-
-
-# --- sessions that end (KIP-368) -----------------------------------------------------------------
-
-
-def test_sessions_are_renewed_while_records_flow(secured: Secured) -> None:
-    """A writer and a reader for each mechanism live into a third session, on the connections
-    that they began with."""
-    renewed_before, failed_before = secured.authentications()[1], secured.failed_authentications()
-    count = 400
-    pause_s = SESSIONS_S / count
-    failures: list[BaseException] = []
-    found: dict[str, list[Any]] = {}
-
-    def config_of(mechanism: str, role: str) -> dict[str, str]:
-        more = {"linger.ms": "0", "fetch.max.wait.ms": "400", "fetch.min.bytes": "100000"}
-        name = f"sessions-{mechanism}-{role}"
-        return secured.ours("SHORT", mechanism) | more | {"client.id": name}
-
-    def writer(mechanism: str) -> None:
-        config = config_of(mechanism, "writer")
-        with (
-            Cluster(parse_client_options(config)) as cluster,
-            PartitionProducer(cluster, parse_producer_options(config)) as producer,
-        ):
-            for number in range(count):
-                producer.send(f"sessions-{mechanism}", 0, columns([b"%d" % number]))
-                time.sleep(pause_s)  # a session is time
-            producer.flush()
-
-    def reader(mechanism: str) -> None:
-        """Waits with long polls: a session's end finds one in flight."""
-        config = config_of(mechanism, "reader")
-        with Cluster(parse_client_options(config)) as cluster:
-            rows = values_of(cluster, config, f"sessions-{mechanism}", 0, count)
-            found[mechanism] = list(rows)
-
-    def guarded(run: Callable[[str], None], mechanism: str) -> None:
-        try:
-            run(mechanism)
-        except BaseException as error:
-            failures.append(error)
-
-    for mechanism in MECHANISMS:
-        secured.cluster.create_topic(f"sessions-{mechanism}")
-    threads = [
-        threading.Thread(target=guarded, args=(run, mechanism))
-        for mechanism in MECHANISMS
-        for run in (writer, reader)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert failures == []
-    for mechanism in MECHANISMS:
-        assert found[mechanism] == [b"%d" % number for number in range(count)]
-        for role, api in (("writer", "PRODUCE"), ("reader", "FETCH")):
-            assert len(secured.connections(f"sessions-{mechanism}-{role}", api)) == 1
-    assert secured.failed_authentications() == failed_before
-    # Each of them on its busy connection, about three times.
-    assert secured.authentications()[1] - renewed_before >= 2 * len(threads)
 
 
 # --- ACLs ----------------------------------------------------------------------------------------
