@@ -43,12 +43,11 @@ def sets(secured: Secured) -> list[Set]:
             _new(folder, f"ca-{kind}"), kind, STORE_PASSWORD, secured.authority
         )
         (folder / f"ca.{kind.lower()}").write_bytes(content)
-        keys = {"client": secured.client}
-        for name, own in ((kind.lower(), ""), (f"own.{kind.lower()}", KEY_PASSWORD)):
-            if kind == "PKCS12" and own:
-                continue
-            found = java_keystore(_new(folder, f"k-{name}"), kind, STORE_PASSWORD, keys, own)
-            (folder / f"client.{name}").write_bytes(found)
+    keys = {"client": secured.client}
+    for name, own in (("jks", ""), ("own.jks", KEY_PASSWORD)):
+        found = java_keystore(_new(folder, f"k-{name}"), "JKS", STORE_PASSWORD, keys, own)
+        (folder / f"client.{name}").write_bytes(found)
+    (folder / "client.pkcs12").write_bytes(secured.client.pkcs12(STORE_PASSWORD))
     (folder / "ca12.jks").write_bytes((folder / "ca.pkcs12").read_bytes())
     (folder / "client.pem").write_text(secured.client.key_pem() + secured.client.pem)
     (folder / "locked.pem").write_text(secured.client.key_pem("hush-pem") + secured.client.pem)
