@@ -4,7 +4,6 @@ of them each."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka.admin
@@ -19,10 +18,11 @@ from confluent_kafka.admin import (
 
 from sparkkafka.cli.app import main
 from tests.real.peers import Record, confluent_write
+from tests.real.secured import Secured
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-# docs/exactly-once.md, section ACLs; all for User:ANONYMOUS, the one user of a plain-text listener.
+# docs/exactly-once.md, section ACLs; all for alice.
 NEEDED = {
     "id": (ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED, AclOperation.WRITE),
     "group": (ResourceType.GROUP, ResourcePatternType.PREFIXED, AclOperation.READ),
@@ -39,57 +39,51 @@ REFUSALS = {
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Any]:
-    """A broker where, of topics, groups and transactional ids called "<case>…", only what the case
-    allows is allowed; everything else is free for all."""
-    from sparkkafka.testing.kafka.cluster import KafkaCluster
-
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": True,
-    }
-    with KafkaCluster(1, properties) as cluster:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        cluster.create_topic("in", partitions=2)
-        confluent_write(cluster.bootstrap_servers, "in", [Record(None, b"v")] * 10)
-        cluster.create_topic("none", partitions=2)
-        made = ["acls", "create", "--exactly-once", "--topic", "none", "--prefix", "none"]
-        servers = cluster.bootstrap_servers
-        assert main([*made, "--principal", "User:ANONYMOUS", "-b", servers]) == 0
-        rules = []
-        for case in NEEDED:
-            cluster.create_topic(case, partitions=2)
-            for name, (resource, pattern, operation) in NEEDED.items():
-                if name == case:
-                    if resource is ResourceType.TOPIC:
-                        continue  # the other rule guards it
-                    operation = AclOperation.DESCRIBE  # without any rule everybody may do all
-                rules.append(
-                    AclBinding(
-                        *(resource, case, pattern, "User:ANONYMOUS", "*"),
-                        *(operation, AclPermissionType.ALLOW),
-                    )
+def guarded(secured: Secured) -> Secured:
+    """Of topics, groups and transactional ids called "without-<case>…", alice may do only what the
+    case allows; everything else is free for all."""
+    servers = secured.cluster.bootstrap_servers
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    secured.cluster.create_topic("acls-in", partitions=2)
+    confluent_write(servers, "acls-in", [Record(None, b"v")] * 10)
+    secured.cluster.create_topic("without-none", partitions=2)
+    made = ["acls", "create", "--exactly-once", "--topic", "without-none", "-b", servers]
+    assert main([*made, "--prefix", "without-none", "--principal", "User:alice"]) == 0
+    rules = []
+    for case in NEEDED:
+        secured.cluster.create_topic(f"without-{case}", partitions=2)
+        for name, (resource, pattern, operation) in NEEDED.items():
+            if name == case:
+                if resource is ResourceType.TOPIC:
+                    continue  # the other rule guards it
+                operation = AclOperation.DESCRIBE  # without any rule everybody may do all
+            rules.append(
+                AclBinding(
+                    *(resource, f"without-{case}", pattern, "User:alice", "*"),
+                    *(operation, AclPermissionType.ALLOW),
                 )
-        for future in admin.create_acls(rules, request_timeout=30).values():
-            future.result(30)
-        yield cluster
+            )
+    for future in admin.create_acls(rules, request_timeout=30).values():
+        future.result(30)
+    return secured
 
 
-def run(spark: Any, cluster: Any, case: str) -> BaseException | None:
-    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+def run(spark: Any, secured: Secured, case: str) -> BaseException | None:
+    settings = secured.ours("SASLTEXT", "SCRAM-SHA-512")
+    options = {f"kafka.{name}": value for name, value in settings.items()}
     with tempfile.TemporaryDirectory() as folder:
         query = (
             spark.readStream.format("pykafka")
             .options(**options)
-            .option("subscribe", "in")
+            .option("subscribe", "acls-in")
             .option("startingOffsets", "earliest")
             .load()
             .selectExpr("value")
             .writeStream.format("pykafka")
             .options(**options)
-            .option("topic", case)
+            .option("topic", f"without-{case}")
             .option("deliveryGuarantee", "exactly-once")
-            .option("transactionalIdPrefix", case)
+            .option("transactionalIdPrefix", f"without-{case}")
             .option("checkpointLocation", folder)
             .trigger(availableNow=True)
             .start()

@@ -27,10 +27,11 @@ from sparkkafka.spark.read.dead_letters import check_dead_letter_topic
 from sparkkafka.spark.write.write_task import write_rows
 from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write
+from tests.real.secured import Secured
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-# What a client without credentials may do with a topic, by the topic's name. A topic that has any
+# What alice may do with a topic, by the topic's name. A topic that has any
 # rule allows nothing else; READ and WRITE include DESCRIBE, so "hidden" denies that.
 RULES = {
     "write-only": [(AclOperation.WRITE, AclPermissionType.ALLOW)],
@@ -40,46 +41,38 @@ RULES = {
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Any]:
-    """One broker with an authorizer. It and all clients are User:ANONYMOUS, who may do anything to
-    what has no rules: so the cluster itself works, and only these topics are guarded."""
-    from sparkkafka.testing.kafka.cluster import KafkaCluster
-
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": True,
-    }
-    with KafkaCluster(1, properties) as cluster:
-        for name in RULES:
-            cluster.create_topic(name)
-            confluent_write(cluster.bootstrap_servers, name, [Record(None, b"v")])
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        rules = [
-            AclBinding(
-                ResourceType.TOPIC, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", *rule
-            )
-            for name, of_topic in RULES.items()
-            for rule in of_topic
-        ]
-        for future in admin.create_acls(rules, request_timeout=30).values():
-            future.result(30)
-        yield cluster
+def guarded(secured: Secured) -> Secured:
+    """Alice may do anything to what has no rules: so only these topics are guarded."""
+    servers = secured.cluster.bootstrap_servers
+    for name in RULES:
+        secured.cluster.create_topic(name)
+        confluent_write(servers, name, [Record(None, b"v")])
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    rules = [
+        AclBinding(ResourceType.TOPIC, name, ResourcePatternType.LITERAL, "User:alice", "*", *rule)
+        for name, of_topic in RULES.items()
+        for rule in of_topic
+    ]
+    for future in admin.create_acls(rules, request_timeout=30).values():
+        future.result(30)
+    return secured
 
 
-def read(spark: Any, cluster: Any, **options: str) -> list[Any]:
-    return (
-        spark.read.format("pykafka")
-        .options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, **options})
-        .load()
-        .collect()
-    )
+def login(secured: Secured) -> dict[str, str]:
+    """Options of a job of alice's."""
+    settings = secured.ours("SASLTEXT", "SCRAM-SHA-512")
+    return {f"kafka.{name}": value for name, value in settings.items()}
 
 
-def write(spark: Any, cluster: Any, topic: str, **options: str) -> None:
+def read(spark: Any, secured: Secured, **options: str) -> list[Any]:
+    return spark.read.format("pykafka").options(**login(secured), **options).load().collect()
+
+
+def write(spark: Any, secured: Secured, topic: str, **options: str) -> None:
     (
         spark.createDataFrame([("v",)], "value string")
         .write.format("pykafka")
-        .options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, **options})
+        .options(**login(secured), **options)
         .option("topic", topic)
         .mode("append")
         .save()
@@ -96,29 +89,28 @@ def refused(topic: str, permission: str, error: Exception) -> None:
     assert permission in line
 
 
-@pytest.mark.parametrize("topic", ["write-only", "hidden"])
-@pytest.mark.parametrize("strategy", ["subscribe", "assign"])
-def test_reading(spark: Any, guarded: Any, topic: str, strategy: str) -> None:
+@pytest.mark.parametrize(("topic", "strategy"), [("write-only", "subscribe"), ("hidden", "assign")])
+def test_reading(spark: Any, guarded: Secured, topic: str, strategy: str) -> None:
     value = topic if strategy == "subscribe" else f'{{"{topic}":[0]}}'
     with pytest.raises(PySparkException) as caught:
         read(spark, guarded, **{strategy: value})
     refused(topic, "READ", caught.value)
 
 
-@pytest.mark.parametrize("topic", ["read-only", "hidden"])
-@pytest.mark.parametrize("idempotence", ["true", "false"])
-def test_writing(spark: Any, guarded: Any, topic: str, idempotence: str) -> None:
+@pytest.mark.parametrize(("topic", "idempotence"), [("read-only", "true"), ("hidden", "false")])
+def test_writing(spark: Any, guarded: Secured, topic: str, idempotence: str) -> None:
     with pytest.raises(PySparkException) as caught:
         write(spark, guarded, topic, **{"kafka.enable.idempotence": idempotence})
     refused(topic, "WRITE", caught.value)
 
 
-def test_writing_when_the_permission_is_withdrawn(guarded: Any) -> None:
+def test_writing_when_the_permission_is_withdrawn(guarded: Secured) -> None:
     """In the middle of a task: what is written is what the error says."""
     topic = "withdrawn"
-    guarded.create_topic(topic)
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": guarded.bootstrap_servers})
-    rule = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    guarded.cluster.create_topic(topic)
+    servers = guarded.cluster.bootstrap_servers
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    rule = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:alice", "*")
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(200):
@@ -128,13 +120,7 @@ def test_writing_when_the_permission_is_withdrawn(guarded: Any) -> None:
             time.sleep(0.02)  # the broker learns of it a moment later
             yield pa.record_batch([pa.array([b"%d" % number])], names=["value"])
 
-    options = parse_write_options(
-        {
-            "kafka.bootstrap.servers": guarded.bootstrap_servers,
-            "topic": topic,
-            "kafka.linger.ms": "0",
-        }
-    )
+    options = parse_write_options({**login(guarded), "topic": topic, "kafka.linger.ms": "0"})
     with pytest.raises(ProduceError, match=f"{topic}.*TOPIC_AUTHORIZATION_FAILED") as raised:
         write_rows(batches(), InputColumns(value=0, fixed_topic=topic), options)
     allow = AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW)
@@ -142,30 +128,30 @@ def test_writing_when_the_permission_is_withdrawn(guarded: Any) -> None:
     admin.create_acls([allow])[allow].result(20)
     admin.delete_acls([deny])[deny].result(20)
     time.sleep(0.5)
-    values = client_read(guarded, topic)
+    values = client_read(guarded.cluster, topic)
     written, _, unknown = raised.value.partitions[topic, 0]
     assert values == [b"%d" % number for number in range(len(values))]
     assert 0 < written <= len(values) <= written + unknown
 
 
-def test_what_is_allowed_works(spark: Any, guarded: Any) -> None:
+def test_what_is_allowed_works(spark: Any, guarded: Secured) -> None:
     write(spark, guarded, "write-only")
     assert [bytes(row.value) for row in read(spark, guarded, subscribe="read-only")] == [b"v"]
 
 
-def test_a_pattern_finds_what_this_user_may_see(spark: Any, guarded: Any) -> None:
+def test_a_pattern_finds_what_this_user_may_see(spark: Any, guarded: Secured) -> None:
     """Brokers leave hidden topics out of a list of all topics; that is no error."""
     rows = read(spark, guarded, subscribePattern="^(read-only|hidden)$")
     assert [row.topic for row in rows] == ["read-only"]
 
 
-def test_a_dead_letter_topic(guarded: Any) -> None:
-    guarded.create_topic("no-rules")
+def test_a_dead_letter_topic(guarded: Secured) -> None:
+    guarded.cluster.create_topic("no-rules")
     refused = []
     for topic in (*RULES, "no-rules"):
         options = parse_read_options(
             {
-                "kafka.bootstrap.servers": guarded.bootstrap_servers,
+                **login(guarded),
                 "subscribe": "write-only",
                 "valueFormat": "avro",
                 "schema.registry.url": "http://127.0.0.1:1",
