@@ -27,7 +27,7 @@ def finished_more(job: Job, before: int) -> bool:
     return job.batches()[1] > before
 
 
-# In `make test` notebook 3 and test_exactly_once_kills.py kill drivers of streams.
+# In `make test` notebook 3 and test_brokers_die.py kill drivers of streams.
 @pytest.mark.soak
 @pytest.mark.parametrize("kills", [20])
 def test_no_row_is_lost_or_doubled(

@@ -32,7 +32,6 @@ LONGEST: tuple[str, ...] = (
     "test_notebooks.py",
     "test_exactly_once_batch.py",
     "test_brokers_die.py",
-    "test_exactly_once_kills.py",
     "test_delegation_tokens_real.py",
     "test_mixed_group.py",
     "test_reliability_real.py",

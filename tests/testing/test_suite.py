@@ -36,9 +36,9 @@ def test_no_two_files_have_one_name() -> None:
 
 def test_the_longest_are_first_at_both_ends() -> None:
     given = items("test_bombs.py", "test_wheel.py", "test_groups.py", "test_demo.py")
-    found = [item.path.name for item in in_turn([*given, *items("test_exactly_once_kills.py")])]
+    found = [item.path.name for item in in_turn([*given, *items("test_brokers_die.py")])]
     assert found == [
-        "test_exactly_once_kills.py",
+        "test_brokers_die.py",
         "test_demo.py",
         "test_groups.py",
         "test_wheel.py",
