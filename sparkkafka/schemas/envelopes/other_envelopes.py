@@ -31,7 +31,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     value_type,
     without,
 )
-from sparkkafka.schemas.json.object_fields import ObjectFields, object_fields
+from sparkkafka.schemas.json.object_fields import ValueSpans, object_fields
 
 _TEXT: Final = ConnectType(pa.string())
 _LONG: Final = ConnectType(pa.int64())
@@ -407,26 +407,26 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
     if not len(records):
         return {}
     texts = texts.take(from_numpy(records))
-    outer = _find_fields(texts, [form.row])
-    rows = outer.values[0]
-    inner = _find_fields(
+    (rows,), is_unclear = _find_fields(texts, [form.row])
+    fields, has_unclear_row = _find_fields(
         gather(texts.buffers()[2], rows.starts, rows.ends - rows.starts), list(omitted)
     )
-    for flags, found in zip(omitted.values(), inner.values, strict=True):
+    for flags, found in zip(omitted.values(), fields, strict=True):
         flags[records[rows.texts[found.texts]]] = False
-    outer.is_unclear[rows.texts[inner.is_unclear]] = True
-    for index in np.flatnonzero(outer.is_unclear).tolist():
+    is_unclear[rows.texts[has_unclear_row]] = True
+    for index in np.flatnonzero(is_unclear).tolist():
         document = _parsed(texts[index].as_py()).get(form.row) or {}
         for name, flags in omitted.items():
             flags[records[index]] = name not in document
     return omitted
 
 
-def _find_fields(texts: pa.Array, names: Sequence[str]) -> ObjectFields:
-    """Return where the values of these outermost fields lie in JSON texts."""
+def _find_fields(texts: pa.Array, names: Sequence[str]) -> tuple[list[ValueSpans], Flags]:
+    """Return where the values of these outermost fields lie in JSON texts, and which texts could
+    not be searched."""
     offsets = blob_offsets(texts).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    return object_fields(data, offsets, [name.encode() for name in names], [])
+    return object_fields(data, offsets, [name.encode() for name in names])
 
 
 def reshape_rows(

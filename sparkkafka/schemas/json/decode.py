@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from sparkkafka.protocol.columns.columns import gather, validity
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
-from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
+    NOTHING,
     JsonNormalizer,
     WrongTypeError,
     make_writer,
@@ -74,9 +74,8 @@ class JsonDecoder:
     separate. strict: as raw, but, if the rest or exactness needs it, fails if a text has a field
     that the type lacks.
 
-    maps: those of the outermost fields that are maps. raw and strict read each as a list.
-    separate_fields: the other outermost fields that pyarrow's reader does not read. With exactness,
-    there are none; with the rest, none that have fields or items themselves.
+    separate_fields: the outermost fields that pyarrow's reader does not read. With exactness, there
+    are none.
     """
 
     def __init__(self, root: JsonNode, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -105,31 +104,21 @@ class JsonDecoder:
         read."""
         root = self.root
         readable = {}
-        self.maps: list[str] = []
         self.separate_fields: dict[str, _SeparateField] = {}
         for name, node in root.children.items() if root.kind == JsonKind.STRUCT else ():
-            if name not in separate and node.kind == JsonKind.MAP and _can_read_raw(node.item):
-                self.maps.append(name)
-                readable[name] = JsonNode(JsonKind.LIST, pa.list_(node.item.type), node.children)
-            elif name not in separate and _can_read_raw(node):
+            if name not in separate and _can_read_raw(node):
                 readable[name] = node
             else:
                 self.separate_fields[name] = _SeparateField(node)
         self.raw: BlockReader | None = None
         self.strict: BlockReader | None = None
-        if readable and self.can_be_separate(self.separate_fields):
+        if root.kind == JsonKind.STRUCT and not (self.exact and self.separate_fields):
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
             raw_node = JsonNode(JsonKind.STRUCT, raw_type, readable)
             self.raw = self.strict = BlockReader(raw_node, normalized=False)
             # If fields are read separately, a strict reader would refuse them in each text.
             if (self.with_rest or self.exact) and not self.separate_fields:
                 self.strict = BlockReader(raw_node, normalized=False, strict=True)
-
-    def can_be_separate(self, names: Collection[str]) -> bool:
-        """Return whether these outermost fields can be read separately (see `with_separate`)."""
-        if self.exact:
-            return not names
-        return not (self.with_rest and any(self.root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """Decode JSON texts (binary or string; null stays null) into a column of `type`. Texts that
@@ -144,12 +133,14 @@ class JsonDecoder:
 
 
 class _SeparateField:
-    """Writes the normalized texts of a field that is read separately, and reads them."""
+    """Reads the normalized texts of a field that is read separately."""
 
     def __init__(self, node: JsonNode) -> None:
         self.node = node
         self.write = make_writer(node)
         self.reader = BlockReader(node, normalized=True)
+        root_type = pa.struct([("v", node.type)])
+        self.root = JsonNode(JsonKind.STRUCT, root_type, {"v": node})
 
 
 class _Batch:
@@ -165,19 +156,17 @@ class _Batch:
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self.data, self._offsets = arrays.content_of(self._texts)
-        self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
-        self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
-        self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
         self._block_rows: list[Ints] = []  # the rows of each block
         self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
         self._reasons: dict[int, str] = {}  # why rows are bad
-        # The rows whose value does not fit a separate field, and why they are bad. (With the rest
-        # they are good.)
+        # The rows whose value does not fit a separate field, and why they are bad. With the rest
+        # they are good: what is left of arrays, maps and structs as JSON texts, else null.
         self._misfits: dict[str, Flags] = {}
         self._misfit_reasons: dict[int, str] = {}
+        self._field_rests: dict[str, pa.Array] = {}
 
     def run(self) -> Decoded:
         """Decode all payloads, and return their values, the reasons of bad rows, and the rests."""
@@ -228,16 +217,14 @@ class _Batch:
                     self._convert_each,
                     with_rest=decoder.with_rest,
                 )
-                values = reader.values()
-                rests = reader.rests() if decoder.with_rest else None
             except ValueError:
                 continue
             rows = reader.rows + first
-            self._blocks.append(values)
+            self._blocks.append(reader.values)
             self._block_rows.append(rows)
-            self._reasons |= {int(rows[index]): why for index, why in reader.reasons.items()}
-            if rests is not None:
-                self._joined_rests.append((rows, rests.view(pa.string())))
+            self._reasons |= {row + first: why for row, why in reader.reasons.items()}
+            if reader.rests is not None:
+                self._joined_rests.append((rows, reader.rests.view(pa.string())))
             is_read[rows] = True
         if not is_read.any():
             decoder.batches_until_uniform = UNIFORM_RETRY_BATCHES
@@ -294,14 +281,10 @@ class _Batch:
         """Read all rows that pyarrow's reader can read, in blocks; return the others, to be read
         one by one. A block that fails is cut, and its parts are read again. `strict` fails at a
         field that the type lacks, `raw` ignores it."""
-        cut = cut_long_strings(self._texts)
-        texts, self._strings = cut or (self._texts, None)
-        doubtful = self._doubtful_texts(texts)
+        doubtful = self._doubtful_texts()
         fields: dict[str, pa.Array] = {}
         if self._decoder.separate_fields:
             fields = self._read_separate_fields(doubtful)
-        if self._decoder.maps:
-            texts = self._rewrite_maps(texts, doubtful)
         others = [np.flatnonzero(doubtful)]
         # Rows to be read with some fields separately, and the names of these fields.
         separate: list[tuple[Ints, Set[str]]] = []
@@ -313,24 +296,23 @@ class _Batch:
             if len(rows) < MIN_BLOCK_ROWS or has_failed_often:
                 others.append(rows)
                 continue
-            block_texts = _take(texts, rows)
+            texts = _take(self._texts, rows)
             has_rests = self._decoder.with_rest and bool(fields)
             try:
                 try:
-                    block = strict.read(block_texts, self._strings)
+                    block = strict.read(texts)
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
                     if self._decoder.exact:  # read one by one, to find the bad row
                         others.append(rows)
                         continue
-                    block = raw.read(block_texts, self._strings)
+                    block = raw.read(texts)
                     has_rests = True  # the fields at which `strict` failed
-                is_read = np.ones(len(rows), np.bool_)
-                if fields or self._decoder.maps:
-                    is_read, block = self._add_fields(block, rows, fields)
-                if has_rests and is_read.any():
-                    self._add_rests_of_fitting(rows[is_read])
+                if fields:
+                    block = self._add_fields(block, rows, fields)
+                if has_rests:
+                    self._add_rests_of_fitting(rows)
             except ReadError as error:
                 stopped_at = min(error.row if error.row is not None else len(rows), len(rows))
                 rows_read_in_vain += stopped_at + CALL_COST_ROWS
@@ -341,8 +323,6 @@ class _Batch:
                     others.append(unreadable)
                 pending.extend(parts)
                 continue
-            others.append(rows[~is_read])
-            rows = rows[is_read]
             reasons = self._misfit_reasons
             if reasons:
                 self._reasons |= {row: reasons[row] for row in rows.tolist() if row in reasons}
@@ -356,22 +336,18 @@ class _Batch:
             self._read_part(decoder, all_rows, self._separations_left - 1)
         return others
 
-    def _doubtful_texts(self, texts: pa.Array) -> Flags:
-        """Return a flag for each text: whether it must be read without pyarrow's reader. `texts`:
-        those of the batch, after their long strings were cut out."""
-        data, offsets = arrays.content_of(texts)
-        full = np.flatnonzero(np.diff(offsets))
-        doubtful = np.ones(len(texts), np.bool_)
+    def _doubtful_texts(self) -> Flags:
+        """Return a flag for each text: whether it must be read without pyarrow's reader."""
+        starts, ends = self._offsets[:-1], self._offsets[1:]
+        full = np.flatnonzero(starts < ends)
+        doubtful = np.ones(len(starts), np.bool_)
         if len(full):
             doubtful[full] = _is_doubtful(
-                data, offsets[full], offsets[full + 1], has_decimals=self._decoder.has_decimals
+                self.data, starts[full], ends[full], has_decimals=self._decoder.has_decimals
             )
             doubtful |= ~self._is_utf8  # the reader does not check it
-            # Items that may take too much memory are counted in the whole texts.
             if size := self._decoder.normalizer.item_bytes:
-                doubtful |= may_take_too_much(
-                    self.data, self._offsets[:-1], self._offsets[1:], size
-                )
+                doubtful |= may_take_too_much(self.data, starts, ends, size)
         return doubtful
 
     def _read_separate_fields(self, doubtful: Flags) -> dict[str, pa.Array]:
@@ -379,10 +355,12 @@ class _Batch:
         doubtful, null for the others. Rows with a value that cannot be read without its row become
         doubtful."""
         fields = self._decoder.separate_fields
-        spans = object_fields(self.data, self._offsets, [name.encode() for name in fields], [])
-        doubtful |= spans.is_unclear
+        spans, is_unclear = object_fields(
+            self.data, self._offsets, [name.encode() for name in fields]
+        )
+        doubtful |= is_unclear
         columns = {}
-        for name, values in zip(fields, spans.values, strict=True):
+        for name, values in zip(fields, spans, strict=True):
             is_repeated = values.texts[1:] == values.texts[:-1]
             doubtful[values.texts[1:][is_repeated]] = True
             is_good = ~doubtful[values.texts]
@@ -396,34 +374,48 @@ class _Batch:
         doubtful."""
         texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
         field = self._decoder.separate_fields[name]
-        column, reasons = self._read_texts(field, f".{name}", texts, values.texts, doubtful)
-        misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
-        misfits[list(reasons)] = True
-        if not self._decoder.with_rest:
-            self._misfit_reasons = reasons | self._misfit_reasons
+        column, found = self._read_texts(
+            field, f".{name}", texts, values.texts, doubtful, together=True
+        )
+        if self._decoder.with_rest:
+            rows = np.array(list(found), np.int64)
+            self._misfits[name] = np.zeros(len(doubtful), np.bool_)
+            self._misfits[name][rows] = True
+            if field.node.children:
+                rests = arrow.binary_array([text.encode() for text in found.values()])
+                self._field_rests[name] = arrays.spread(rests, rows, len(doubtful))
+        else:
+            self._misfit_reasons = found | self._misfit_reasons
         return column
 
     def _convert_each(
         self, node: JsonNode, path: str, texts: pa.Array
-    ) -> tuple[pa.Array, dict[int, str]]:
+    ) -> tuple[pa.Array, dict[int, str], Flags]:
         """Convert the JSON texts of a node's values one by one; null stays null. Return also why
-        values do not fit, by their index. Raises ValueError for a text that is not JSON."""
+        values do not fit, by their index, and which texts are not JSON."""
         doubtful = np.zeros(len(texts), np.bool_)
         rows = np.flatnonzero(arrow.is_valid(texts))
         read = self._read_texts(_SeparateField(node), path, texts.drop_null(), rows, doubtful)
-        if doubtful.any():
-            raise ValueError
-        return read
+        return *read, doubtful
 
     def _read_texts(
-        self, field: _SeparateField, path: str, texts: pa.Array, rows: Ints, doubtful: Flags
+        self,
+        field: _SeparateField,
+        path: str,
+        texts: pa.Array,
+        rows: Ints,
+        doubtful: Flags,
+        *,
+        together: bool = False,
     ) -> tuple[pa.Array, dict[int, str]]:
         """Return the column of a field whose values have these JSON texts, one at each of `rows`,
-        and why values do not fit, by row; these are null. Rows of texts that are not JSON become
-        doubtful."""
+        and why values do not fit, by row, or with the rest what is left of arrays, maps and
+        structs, as JSON texts. Rows of texts that are not JSON become doubtful. `together`: most
+        may be alike."""
         column = pa.nulls(0, field.node.type)
         read_rows = np.zeros(0, np.int64)
         to_parse = np.arange(len(texts))
+        reasons: dict[int, str] = {}
         # Values of a column of any JSON are copied as text; only those with an escape are parsed.
         if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
             texts_of_json, must_parse = compact(
@@ -434,22 +426,33 @@ class _Batch:
             if len(to_parse):
                 copied = np.flatnonzero(~must_parse)
                 read_rows, column = rows[copied], column.take(arrow.from_numpy(copied))
+        elif together and field.node.children and len(texts) >= MIN_BLOCK_ROWS:
+            column, read, rests = self._read_together(field, texts)
+            read_rows, to_parse = rows[read], np.delete(to_parse, read)
+            reasons = {int(rows[index]): rest for index, rest in rests.items()}
         normalized, normalized_rows = [], []
-        reasons: dict[int, str] = {}
-        wrong_types: dict[type, str] = {}  # why values of these Python types do not fit
+        # Why values of a Python type do not fit, and the reason with the path by that without.
+        known: dict[type | str, str] = {}
         for row, value in self._parsed_values(texts, to_parse, rows, doubtful):
             python_type = type(value)
-            if python_type in wrong_types:
-                reasons[row] = wrong_types[python_type]
+            if python_type in known:
+                reasons[row] = known[python_type]
                 continue
             try:
-                text = field.write(value)
+                if self._decoder.with_rest and field.node.children:
+                    text, rest = self._decoder.normalizer.split(field.node, value)
+                    if rest is not NOTHING:
+                        reasons[row] = syntax.to_json(rest)
+                else:
+                    text = field.write(value)
             except UnfitError as error:
-                is_wrong_type = isinstance(error, WrongTypeError) and not error.path
+                is_outermost = not error.path
                 error.path.append(path)
-                reasons[row] = str(error)
-                if is_wrong_type:
-                    wrong_types[python_type] = reasons[row]
+                reason = known.get(error.reason) if is_outermost else None
+                reasons[row] = reason = reason or str(error)
+                if is_outermost:
+                    is_wrong_type = isinstance(error, WrongTypeError)
+                    known[python_type if is_wrong_type else error.reason] = reason
                 continue
             normalized.append(f'{{"v":{text}}}'.encode())
             normalized_rows.append(row)
@@ -462,6 +465,40 @@ class _Batch:
                 column = pa.concat_arrays([column, others])
                 read_rows = np.append(read_rows, normalized_rows)
         return arrays.spread(column, read_rows, len(doubtful)), reasons
+
+    def _read_together(
+        self, field: _SeparateField, texts: pa.Array
+    ) -> tuple[pa.Array, Ints, dict[int, str]]:
+        """Return the column of those JSON texts of a field's values that could be read together,
+        their indexes, and with a rest what is left of them, by index. Without one, nothing is."""
+        column, read = pa.nulls(0, field.node.type), np.zeros(0, np.int64)
+        if not self._decoder.with_rest and _can_read_raw(field.node):
+            return column, read, {}  # values that pyarrow's reader could not read need a reason
+        # Python's bytes would import pandas here.
+        begin, end, nothing = arrow.binary_array([b'{"v":', b"}", b""])
+        objects = pc.binary_join_element_wise(begin, texts, end, nothing)
+        try:
+            reader = UniformReader(
+                field.root,
+                *arrays.content_of(objects),
+                np.ones(len(texts), np.bool_),
+                _convert_texts,
+                self._convert_each,
+                with_rest=True,
+                with_arrays=True,
+            )
+        except ValueError:
+            return column, read, {}
+        column, read = reader.values.field(0), reader.rows
+        if reader.rests is None:
+            return column, read, {}
+        has_rest = arrow.is_valid(reader.rests)
+        if self._decoder.with_rest:
+            rests = reader.rests.drop_null().to_pylist()
+            left = [text.removeprefix(b'{"v":')[:-1].decode() for text in rests]
+            return column, read, dict(zip(read[has_rest].tolist(), left, strict=True))
+        fits = np.flatnonzero(~has_rest)  # the others need a reason
+        return column.take(arrow.from_numpy(fits)), read[fits], {}
 
     def _parsed_values(
         self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags
@@ -488,65 +525,18 @@ class _Batch:
                         doubtful[row] = True
             yield from ((row, value) for row, value in read if value is not None)
 
-    def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
-        """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
-        names of the items. Texts with a map that cannot be rewritten become doubtful."""
-        data, offsets = arrays.content_of(texts)
-        names = [name.encode() for name in self._decoder.maps]
-        found = object_fields(data, offsets, [], names)
-        doubtful |= found.is_unclear
-        buffer = pa.py_buffer(data)
-        for name, spans, has_map in zip(
-            self._decoder.maps, found.names, found.has_map, strict=True
-        ):
-            is_good = ~doubtful[spans.texts]
-            rows, starts, ends = (column[is_good] for column in spans)
-            keys = gather(buffer, starts, ends - starts)
-            doubtful[rows[_is_invalid_or_repeated(keys, rows)]] = True
-            self._map_names[name], self._has_map[name] = (keys, rows), has_map
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(found.data)]
-        return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
-
-    def _add_fields(
-        self, block: pa.Array, rows: Ints, fields: dict[str, pa.Array]
-    ) -> tuple[Flags, pa.Array]:
-        """Return which rows of a block are valid, and their structs: the block's columns, those of
-        separate fields, and maps, which the reader has read as lists of their items."""
-        names = {name: self._names_of(name, rows) for name in self._decoder.maps}
-        # A map was valid if the list that replaces it has as many items as the map has names.
-        is_read = np.ones(len(rows), np.bool_)
-        for name, (_, counts) in names.items():
-            items = block.field(name)
-            is_read &= arrow.is_valid(items) == self._has_map[name][rows]
-            is_read &= np.diff(arrow.blob_offsets(items)) == counts
-        if not is_read.all():
-            block, rows = block.take(arrow.from_numpy(np.flatnonzero(is_read))), rows[is_read]
-            names = {name: self._names_of(name, rows) for name in self._decoder.maps}
+    def _add_fields(self, block: pa.Array, rows: Ints, fields: dict[str, pa.Array]) -> pa.Array:
+        """Return the structs of rows: the block's columns, and those of separate fields."""
         index = arrow.from_numpy(rows)
-        children = []
-        for field in self._decoder.type:
-            if field.name in fields:
-                children.append(fields[field.name].take(index))
-            elif field.name in names:
-                children.append(_map_of(field.type, names[field.name], block.field(field.name)))
-            else:
-                children.append(block.field(field.name))
-        values = pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
-        return is_read, values
-
-    def _names_of(self, name: str, rows: Ints) -> tuple[pa.Array, Ints]:
-        """Return the names of the items of a map in rows, and how many each row has."""
-        keys, key_rows = self._map_names[name]
-        counts = np.bincount(key_rows, minlength=len(self._texts))
-        if len(rows) < len(counts):
-            is_wanted = np.zeros(len(counts), np.bool_)
-            is_wanted[rows] = True
-            keys = keys.take(arrow.from_numpy(np.flatnonzero(is_wanted[key_rows])))
-        return keys.view(pa.string()), counts[rows]
+        children = [
+            fields[field.name].take(index) if field.name in fields else block.field(field.name)
+            for field in self._decoder.type
+        ]
+        return pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
 
     def _add_rests_of_fitting(self, rows: Ints) -> None:
-        """Add the rests of rows that were read by pyarrow's reader, whose values fit therefore.
-        Their rests are only fields that the type lacks; these are cut out of the text, and parsed
+        """Add the rests of rows that were read by pyarrow's reader. Their rests are fields that the
+        type lacks and separate fields that do not fit; these are cut out of the text, and parsed
         unless they are compact JSON."""
         texts = _take(self._texts, rows)
         data, offsets = arrays.content_of(texts)
@@ -558,6 +548,15 @@ class _Batch:
         fields, must_parse = compact(
             gather(buffer, others.starts, others.ends - others.starts), keep_escapes=True
         )
+        # Python's bytes would import pandas here.
+        nothing, colon, comma, begin, end = arrow.binary_array([b"", b":", b",", b"{", b"}"])
+        for name, rests in self._field_rests.items():
+            quoted = arrow.binary_array([syntax.quote(name).encode()])[0]
+            is_field = arrays.flags_of(pc.equal(names, quoted))
+            left = rests.take(arrow.from_numpy(rows[others.texts[is_field]]))
+            left = pc.binary_join_element_wise(quoted, left, colon)
+            fields = pc.replace_with_mask(fields, arrow.from_numpy(is_field), left)
+            must_parse[is_field] = False
         is_parsed = others.is_unclear.copy()
         is_parsed[others.texts[must_parse | others.is_struct]] = True
         is_parsed[others.texts[_is_invalid_or_repeated(names, others.texts)]] = True
@@ -566,8 +565,6 @@ class _Batch:
         if not len(kept):
             return
         fields = fields.take(arrow.from_numpy(kept))
-        # Python's bytes would import pandas here.
-        nothing, comma, begin, end = arrow.binary_array([b"", b",", b"{", b"}"])
         counts = np.bincount(others.texts[kept])
         having = np.flatnonzero(counts)
         ends = arrow.from_numpy(arrays.offsets_of(counts[having], np.int32))
@@ -636,10 +633,10 @@ class _Batch:
             if np.count_nonzero(is_suspect) > knows_row:  # other rows, too
                 groups = {group for _, group in candidates}
                 names = set().union(*(names_by_group[group - 1] for group in groups))
-                if not self._can_be_separate(names):
+                if not self._can_be_separate:
                     names = set()
                 return rows[is_suspect], names, [rows[~is_suspect]]
-        if error.field is not None and self._can_be_separate([error.field]):
+        if error.field is not None and self._can_be_separate:
             return rows, {error.field}, []
         if error.is_syntax and np.any(is_damaged := self._is_no_json[rows]):
             damaged = rows[is_damaged]
@@ -654,10 +651,10 @@ class _Batch:
             return rows[stopped_at : stopped_at + 1], set(), parts
         return rows[:0], set(), np.array_split(rows, 4)
 
-    def _can_be_separate(self, names: Collection[str]) -> bool:
-        """Return whether these fields can be read separately, and the limit of such reads is not
-        reached."""
-        return self._separations_left > 0 and self._decoder.can_be_separate(names)
+    @property
+    def _can_be_separate(self) -> bool:
+        """Whether more fields can be read separately: the limit of such reads is not reached."""
+        return self._separations_left > 0 and not self._decoder.exact
 
     @cached_property
     def _is_no_json(self) -> Flags:
@@ -762,21 +759,6 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
     flags |= ~arrays.is_utf8(keys)
     flags[arrays.repeated_keys(keys, np.bincount(maps))] = True
     return flags
-
-
-def _map_of(arrow_type: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) -> pa.Array:
-    """Return an array of maps of type `arrow_type`. `items` has a list of each map's values;
-    `names` are the keys of all maps, and how many each map has."""
-    keys, counts = names
-    pairs = pa.Array.from_buffers(
-        pa.struct([arrow_type.key_field, arrow_type.item_field]),
-        len(keys),
-        [None],
-        children=[keys, items.flatten()],
-    )
-    buffers = [validity(arrow.is_valid(items)) if items.null_count else None]
-    buffers.append(pa.py_buffer(arrays.offsets_of(counts, np.int32)))
-    return pa.Array.from_buffers(arrow_type, len(counts), buffers, children=[pairs])
 
 
 def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
@@ -896,15 +878,16 @@ class BlockReader:
         self._root = root
         self._normalized = normalized
         fields = [("v", root)] if normalized else list(root.children.items())
+        # The reader counts no rows without fields.
+        types = [(name, _reader_type(node)) for name, node in fields] or [("\0", pa.bool_())]
         self._options = pj.ParseOptions(
-            explicit_schema=pa.schema([(name, _reader_type(node)) for name, node in fields]),
+            explicit_schema=pa.schema(types),
             newlines_in_values=True,
             unexpected_field_behavior="error" if strict else "ignore",
         )
 
-    def read(self, texts: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-        """Return the column of texts (binary, no nulls). `strings`: those that `cut_long_strings`
-        has cut out of the texts. Raises ReadError."""
+    def read(self, texts: pa.Array) -> pa.Array:
+        """Return the column of texts (binary, no nulls). Raises ReadError."""
         count = len(texts)
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
@@ -924,20 +907,18 @@ class BlockReader:
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error)) from None
         if self._normalized:
-            return self._converted("v", self._root, columns[0], None)
+            return self._converted("v", self._root, columns[0])
         children = [
-            self._converted(name, node, column, strings)
-            for (name, node), column in zip(self._root.children.items(), columns, strict=True)
+            self._converted(name, node, column)
+            for (name, node), column in zip(self._root.children.items(), columns, strict=False)
         ]
         return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
-    def _converted(
-        self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
-    ) -> pa.Array:
-        """Convert a field's column, as the reader gave it, to the type of its node. `strings`: the
-        long strings that were cut out of the texts. Raises ReadError, which names the field."""
+    def _converted(self, name: str, node: JsonNode, column: pa.Array) -> pa.Array:
+        """Convert a field's column, as the reader gave it, to the type of its node. Raises
+        ReadError, which names the field."""
         try:
-            return _convert(node, column, strings)
+            return _convert(node, column)
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error), name) from None
 
@@ -982,8 +963,8 @@ def _fields_below(node: JsonNode, path: str) -> Iterator[tuple[str, str, JsonNod
 
 
 def _fitting_pattern(node: JsonNode) -> bytes:
-    """Return a pattern for how values of a node begin that pyarrow's reader can read; of arrays and
-    maps without objects for all of the value. A few of these values do not match."""
+    """Return a pattern for how values of a node begin that pyarrow's reader can read; of arrays
+    without objects for all of the value. A few of these values do not match."""
     kind = node.kind
     if kind in (JsonKind.INTEGER, JsonKind.EPOCH_DAYS, JsonKind.EPOCH_MILLIS):
         limit = 2 ** (_reader_type(node).bit_width - 1)
@@ -999,12 +980,12 @@ def _fitting_pattern(node: JsonNode) -> bytes:
         zone = b"" if kind == JsonKind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
         return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?%s"' % zone
     if kind == JsonKind.LIST and node.item.children:
-        return rb"[{\[]"
-    if kind == JsonKind.LIST:  # or a map, whose items have a name
-        item = rb"%s(?:%s%s:%s)?+(?=null|%s)(?:%s|[^\[\]{},\"\s]++)%s" % (
-            *(_BLANK, _STRING, _BLANK, _BLANK, _fitting_pattern(node.item), _STRING, _BLANK),
+        return rb"\["
+    if kind == JsonKind.LIST:
+        item = rb"%s(?=null|%s)(?:%s|[^\[\]{},\"\s]++)%s" % (
+            *(_BLANK, _fitting_pattern(node.item), _STRING, _BLANK),
         )
-        return rb"[{\[](?:%s(?:,%s)*+|%s)[}\]]" % (item, item, _BLANK)
+        return rb"\[(?:%s(?:,%s)*+|%s)\]" % (item, item, _BLANK)
     return {JsonKind.STRUCT: rb"\{", JsonKind.FLOAT: rb"-?\d", JsonKind.BOOL: rb"[tf]"}.get(
         kind, b'"'
     )
@@ -1053,21 +1034,18 @@ def _convert_texts(node: JsonNode, texts: pa.Array) -> pa.Array:
     return _convert(node, column if reader_type == column.type else column.cast(reader_type))
 
 
-def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: the
-    long strings that were cut out of the texts, which are put back. Raises ValueError (ArrowInvalid
-    is one)."""
+def _convert(node: JsonNode, array: pa.Array) -> pa.Array:
+    """Convert the values that pyarrow's reader gives for a node to the node's type. Raises
+    ValueError (ArrowInvalid is one)."""
     kind = node.kind
-    if strings is not None and pa.types.is_string(array.type):
-        array = put_back(array, strings)
     if kind == JsonKind.STRUCT:
         children = [
-            _convert(child, array.field(index), strings)
+            _convert(child, array.field(index))
             for index, child in enumerate(node.children.values())
         ]
         return _rebuild(node.type, array, array.buffers()[:1], children)
     if kind == JsonKind.LIST:
-        items = _convert(node.item, array.values, strings)
+        items = _convert(node.item, array.values)
         return _rebuild(node.type, array, array.buffers()[:2], [items])
     if kind == JsonKind.MAP:
         pairs = array.values

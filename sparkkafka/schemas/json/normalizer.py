@@ -57,7 +57,6 @@ class JsonNormalizer:
         self._exact = exact
         self.item_bytes = item_bytes(root)
         self._write = make_writer(root)
-        self._write_fitting = make_writer(root, unfit_to_null=True) if rest else self._write
         self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
 
     @cached_property
@@ -87,11 +86,12 @@ class JsonNormalizer:
             return self._write(value), None
         if type(value) is not dict:
             raise UnfitError(f"is {syntax.json_type_name(value)}, not an object")
-        return self._write_fitting(value), self.rest_of(value)
+        text, rest = self.split(self._root, value)
+        return text, None if rest is NOTHING else syntax.to_json(rest)
 
     def rest_of(self, value: Any) -> str | None:
         """Return the rest of a parsed text as JSON text, or None."""
-        rest = self._rest_of(self._root, value)
+        _, rest = self.split(self._root, value)
         return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: JsonNode, value: Any) -> None:
@@ -114,37 +114,42 @@ class JsonNormalizer:
                 error.path.append(step)
                 raise
 
-    def _rest_of(self, node: JsonNode, value: Any) -> Any:
-        """Return the rest of a value: the parts that match no field, with the objects and arrays
-        around them. Objects lack the fields that match, and arrays have null for items that match.
-        NOTHING if all parts match."""
+    def split(self, node: JsonNode, value: Any) -> tuple[str, Any]:
+        """Return the normalized text of a value, with null for what does not fit, and its rest: the
+        parts that match no field, with the objects and arrays around them. Objects lack the fields
+        that match, and arrays have null for items that match. NOTHING if all parts match."""
         if value is None:
-            return NOTHING
+            return "null", NOTHING
         python_type = type(value)
-        if node.kind is _STRUCT and python_type is dict:
-            rest = {}
+        texts: list[str] = []
+        rests: dict[Any, Any] = {}
+        if node.kind in (_STRUCT, _MAP) and python_type is dict:
+            write_part = _entry if node.kind is _MAP else _member
             for name, item in value.items():
-                child = node.children.get(name)
-                item_rest = item if child is None else self._rest_of(child, item)
-                if item_rest is not NOTHING:
-                    rest[name] = item_rest
-            return rest or NOTHING
-        if node.kind is _MAP and python_type is dict:
-            pairs = ((name, self._rest_of(node.item, item)) for name, item in value.items())
-            return {name: kept for name, kept in pairs if kept is not NOTHING} or NOTHING
+                rest = item
+                child = node.item if node.kind is _MAP else node.children.get(name)
+                if child is not None:
+                    text, rest = self.split(child, item)
+                    texts.append(write_part(name, text))
+                if rest is not NOTHING:
+                    rests[name] = rest
+            joined = ",".join(texts)
+            return f"[{joined}]" if node.kind is _MAP else f"{{{joined}}}", rests or NOTHING
         if node.kind is _LIST and python_type is list:
-            rests = [self._rest_of(node.item, item) for item in value]
-            if all(rest is NOTHING for rest in rests):
-                return NOTHING
-            return [None if rest is NOTHING else rest for rest in rests]
+            for index, item in enumerate(value):
+                text, rest = self.split(node.item, item)
+                texts.append(text)
+                if rest is not NOTHING:
+                    rests[index] = rest
+            left = [rests.get(index) for index in range(len(value))] if rests else NOTHING
+            return f"[{','.join(texts)}]", left
         write = self._writers.get(id(node))
         if write is None:
             write = self._writers[id(node)] = make_writer(node)
         try:
-            write(value)
+            return write(value), NOTHING
         except UnfitError:
-            return value
-        return NOTHING
+            return "null", value
 
 
 def _has_fields(node: JsonNode) -> bool:
@@ -248,44 +253,30 @@ def _items_size(node: JsonNode, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def make_writer(node: JsonNode, unfit_to_null: bool = False) -> Writer:
-    """Return the Writer of a node. With `unfit_to_null`, a value that does not fit becomes null and
-    raises no UnfitError: only the innermost such value, so that the object around it is kept."""
+def make_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a node."""
     if node.kind is _STRUCT:
-        write = _struct_writer(node, unfit_to_null)
-    elif node.kind is _LIST:
-        write = _list_writer(node, unfit_to_null)
-    elif node.kind is _MAP:
-        write = _map_writer(node, unfit_to_null)
-    elif node.kind is JsonKind.INTEGER:
+        return _struct_writer(node)
+    if node.kind is _LIST:
+        return _list_writer(node)
+    if node.kind is _MAP:
+        return _map_writer(node)
+    if node.kind is JsonKind.INTEGER:
         bits = node.type.bit_width
-        write = _integer_writer(bits, f"a whole number of {bits} bits")
-    elif node.kind is JsonKind.FLOAT:
-        write = _float_writer(pa.types.is_float32(node.type))
-    elif node.kind is JsonKind.DECIMAL:
-        write = _decimal_writer(node.type.precision, node.type.scale)
-    elif node.kind is JsonKind.DECIMAL_BYTES:
-        write = _decimal_bytes_writer(node.type.precision, node.type.scale)
-    else:
-        write = _WRITERS[node.kind]
-    if not unfit_to_null:
-        return write
-
-    def write_or_null(value: Any) -> str:
-        """Return what `write` returns, null for a value that does not fit."""
-        try:
-            return write(value)
-        except UnfitError:
-            return "null"
-
-    return write_or_null
+        return _integer_writer(bits, f"a whole number of {bits} bits")
+    if node.kind is JsonKind.FLOAT:
+        return _float_writer(pa.types.is_float32(node.type))
+    if node.kind is JsonKind.DECIMAL:
+        return _decimal_writer(node.type.precision, node.type.scale)
+    if node.kind is JsonKind.DECIMAL_BYTES:
+        return _decimal_bytes_writer(node.type.precision, node.type.scale)
+    return _WRITERS[node.kind]
 
 
-def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a struct, which writes its fields and leaves out all others.
-    `unfit_to_null`: see `make_writer`."""
+def _struct_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a struct, which writes its fields and leaves out all others."""
     fields = [
-        (name, f"{syntax.quote(name)}:", make_writer(child, unfit_to_null))
+        (name, f"{syntax.quote(name)}:", make_writer(child))
         for name, child in node.children.items()
     ]
 
@@ -308,9 +299,9 @@ def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     return write
 
 
-def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a list. `unfit_to_null`: see `make_writer`."""
-    write_item = make_writer(node.item, unfit_to_null)
+def _list_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a list."""
+    write_item = make_writer(node.item)
 
     def write(value: Any) -> str:
         """Return an array as JSON text. Raises UnfitError, whose path has the index of the bad
@@ -329,10 +320,9 @@ def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     return write
 
 
-def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a map, as a list of objects with key and value: pyarrow reads no maps,
-    so `decode.py` makes maps of these lists. `unfit_to_null`: see `make_writer`."""
-    write_item = make_writer(node.item, unfit_to_null)
+def _map_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a map."""
+    write_item = make_writer(node.item)
 
     def write(value: Any) -> str:
         """Return an object as the JSON text of a list of {"key": …, "value": …}. Raises
@@ -343,14 +333,24 @@ def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
         name = ""
         try:
             for name, item in value.items():
-                text = "null" if item is None else write_item(item)
-                parts.append(f'{{"key":{syntax.quote(name)},"value":{text}}}')
+                parts.append(_entry(name, "null" if item is None else write_item(item)))
         except UnfitError as error:
             error.path.append(f".{cut(name, MAX_KEY)}")
             raise
         return "[" + ",".join(parts) + "]"
 
     return write
+
+
+def _member(name: str, text: str) -> str:
+    """Return a field of a struct as JSON. `text`: its value."""
+    return f"{syntax.quote(name)}:{text}"
+
+
+def _entry(name: str, text: str) -> str:
+    """Return an item of a map as JSON, an object with key and value: pyarrow reads no maps, so
+    `decode.py` makes maps of lists of these. `text`: its value."""
+    return f'{{"key":{syntax.quote(name)},"value":{text}}}'
 
 
 class WrongTypeError(UnfitError):

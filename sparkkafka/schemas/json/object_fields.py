@@ -1,12 +1,7 @@
-"""Find fields of many JSON objects in one pass, and rewrite maps so that pyarrow can read them.
+"""Finds fields of many JSON objects in one pass.
 
 The structural bytes of the texts (quotes, brackets, colons, commas) are found first. Texts in which
 they do not match are left out, so damage in one text affects no other.
-
-pyarrow's JSON reader reads lists but no maps, so `{"a": 1, "b": 2}` becomes `[      1,      2]`, of
-the same length in bytes. The caller compares the number of the list's items with the number of
-names. If they are equal, the text was a valid map: each item had one name, right after its comma or
-bracket, and a colon.
 """
 
 from __future__ import annotations
@@ -47,46 +42,20 @@ class ValueSpans(NamedTuple):
     ends: Ints
 
 
-class ObjectFields(NamedTuple):
-    """The result of `object_fields`.
-
-    values: the values of each field that is not a map. names: the names in each map.
-    has_map: for each map, which texts have an object for it. data: the texts, in which lists
-    replace these objects. is_unclear: the texts that could not be searched."""
-
-    values: list[ValueSpans]
-    names: list[ValueSpans]
-    has_map: list[Flags]
-    data: Bytes
-    is_unclear: Flags
-
-
 def object_fields(
-    data: Bytes, offsets: Ints, fields: Sequence[bytes], maps: Sequence[bytes]
-) -> ObjectFields:
-    """Find the outermost `fields` and `maps` (fields that are maps) of JSON objects, which are
-    concatenated in `data`. A text may have a field twice."""
-    count = len(offsets) - 1
-    has_map = [np.zeros(count, np.bool_) for _ in maps]
-    rewritten, is_unclear = data.copy(), np.zeros(count, np.bool_)
-    values: list[list[ValueSpans]] = [[] for _ in fields]
-    names: list[list[ValueSpans]] = [[] for _ in maps]
+    data: Bytes, offsets: Ints, names: Sequence[bytes]
+) -> tuple[list[ValueSpans], Flags]:
+    """Find the outermost fields of these names in JSON objects, which are concatenated in `data`,
+    and the texts that could not be searched. A text may have a field twice."""
+    is_unclear = np.zeros(len(offsets) - 1, np.bool_)
+    values: list[list[ValueSpans]] = [[_NO_SPANS] for _ in names]
     for low, high, piece in _pieces(data, offsets):
-        begin, end = int(offsets[low]), int(offsets[high])
-        spans_of_names = [piece.values(name) for name in fields]
-        if maps:
-            flags = [has[low:high] for has in has_map]
-            spans_of_names += piece.rewrite_maps(maps, rewritten[begin:end], flags)
-        for spans, parts in zip(spans_of_names, values + names, strict=True):
-            parts.append(ValueSpans(spans.texts + low, spans.starts + begin, spans.ends + begin))
+        for name, parts in zip(names, values, strict=True):
+            texts, starts, ends = piece.values(name)
+            parts.append(ValueSpans(texts + low, starts + offsets[low], ends + offsets[low]))
         is_unclear[low:high] = piece.is_unclear
-    joined = [
-        ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) if parts else _NO_SPANS
-        for parts in values + names
-    ]
-    return ObjectFields(
-        joined[: len(fields)], joined[len(fields) :], has_map, rewritten, is_unclear
-    )
+    spans = [ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) for parts in values]
+    return spans, is_unclear
 
 
 FieldTree: TypeAlias = Mapping[bytes, Any]
@@ -118,7 +87,7 @@ def other_fields(
     are concatenated in `data`.
 
     A field of `structs` is known too if its value has only the fields that are listed for it.
-    `misfits` says for a known name in which texts its field is returned too."""
+    `misfits` says for some of all these names in which texts their fields are not known."""
     others = []
     for low, high, piece in _pieces(data, offsets):
         flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
@@ -135,7 +104,7 @@ def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
 
     texts: binary, without nulls; brackets and quotes match in each."""
     data, offsets = content_of(texts)
-    escaped = _escaped(positions(data, ord("\\")), len(data))
+    escaped = escaped_bytes(positions(data, ord("\\")), len(data))
     rewritten = escaped
     if keep_escapes:
         rewritten = escaped[(data[escaped] == ord("u")) | (data[escaped] == ord("/"))]
@@ -220,9 +189,9 @@ class _Piece:
         is_structure = (lower == ord("{")) | (lower == ord("}"))
         for byte in b'":,':
             is_structure |= data == byte
-        self._backslashes = np.flatnonzero(data == ord("\\"))
-        if len(self._backslashes):
-            is_structure[_escaped(self._backslashes, len(data))] = False
+        backslashes = np.flatnonzero(data == ord("\\"))
+        if len(backslashes):
+            is_structure[escaped_bytes(backslashes, len(data))] = False
         while True:
             at = np.flatnonzero(is_structure)
             kind = _KINDS.take(data.take(at))
@@ -246,19 +215,12 @@ class _Piece:
         self._at, self._kind, self._level = at, kind, levels[1:]
         self._texts = np.repeat(np.arange(len(offsets) - 1), np.diff(first))
         colons = np.flatnonzero(kind == _COLON)
-        colon_levels = self._level[colons]
-        self._colons = colons.take(np.flatnonzero(colon_levels == 1))
+        self._colons = colons.take(np.flatnonzero(self._level[colons] == 1))
         self._names = _Names(data, at, self._colons)
-        self._item_colons = colons.take(np.flatnonzero(colon_levels == 2))
-        self._refuse_escapes(self._colons)
-
-    def _refuse_escapes(self, colons: Ints) -> None:
-        """Make texts unclear in which a name before these colons, in the two quotes before each,
-        has a backslash."""
-        if len(self._backslashes):
-            before = np.searchsorted(self._backslashes, self._at[colons - 2])
-            has_backslash = np.searchsorted(self._backslashes, self._at[colons - 1]) > before
-            self.is_unclear[self._texts[colons[has_backslash]]] = True
+        if len(backslashes):  # in names, which are in the two quotes before each colon
+            before = np.searchsorted(backslashes, at[self._colons - 2])
+            has_backslash = np.searchsorted(backslashes, at[self._colons - 1]) > before
+            self.is_unclear[self._texts[self._colons[has_backslash]]] = True
 
     def values(self, name: bytes) -> ValueSpans:
         """Return where the values of an outermost field with this name lie: behind its colon, up to
@@ -281,16 +243,11 @@ class _Piece:
         structs: Mapping[bytes, FieldTree],
         misfits: Mapping[bytes, Flags],
     ) -> OtherFields:
-        """Return the outermost fields of all texts that are not `known`. A field of `structs` is
-        known too if its value has only the fields that are listed for it; `misfits` says for a
-        known name in which texts its field is returned too."""
+        """Return the outermost fields of all texts that are not `known`: see `other_fields`."""
         at = self._at
         is_known, is_struct = np.zeros((2, len(at)), np.bool_)
         for name in known:
             is_known[self._names.find(name)] = True
-        for name, is_misfit in misfits.items():
-            colons = self._names.find(name)
-            is_known[colons] = ~is_misfit[self._texts[colons]]
         for name, fields in structs.items():
             colons = self._names.find(name)
             left = self._kind == _COLON
@@ -298,6 +255,9 @@ class _Piece:
             counts = offsets_of(left, np.int32)
             is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
             is_struct[colons] = True
+        for name, is_misfit in misfits.items():
+            colons = self._names.find(name)
+            is_known[colons], is_struct[colons] = ~is_misfit[self._texts[colons]], False
         colons = self._colons[~is_known[self._colons]]
         return OtherFields(
             self._texts[colons],
@@ -324,65 +284,8 @@ class _Piece:
             if inner and len(found):
                 self._clear_known(left, colons, found, inner, level + 1)
 
-    def rewrite_maps(
-        self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
-    ) -> list[ValueSpans]:
-        """Rewrite the maps of these outermost fields in `data`, a copy of the texts: each becomes
-        an array of its values, with blanks in place of names and colons. Return the names of the
-        items of each, without quotes; set the flags in `has_map` of texts that have the field."""
-        at, kind = self._at, self._kind
-        ends = np.flatnonzero((kind == _CLOSE) & (self._level == 1))
-        changes = np.zeros(len(at), np.int16)  # at brackets of maps: their numbers, from 1
-        for number, (name, flags) in enumerate(zip(maps, has_map, strict=True), 1):
-            opens = self._names.find(name) + 1  # what follows the colon
-            opens = opens[self._data[at[opens]] == ord("{")]
-            closes = ends[np.searchsorted(ends, opens)]
-            texts = self._texts[opens]
-            self.is_unclear[texts[self._data[at[closes]] != ord("}")]] = True
-            flags[texts] = True
-            data[at[opens]], data[at[closes]] = ord("["), ord("]")
-            changes[opens], changes[closes] = number, -number
 
-        numbers = np.cumsum(changes, dtype=np.int16)[self._item_colons]
-        items = np.flatnonzero(numbers)
-        colons, numbers = self._item_colons.take(items), numbers.take(items)
-        # Before an item's colon are the two quotes of its name, and a brace or comma before these.
-        texts, before = self._texts[colons], kind[colons - 3]
-        is_name = (kind[colons - 1] == _QUOTE) & (kind[colons - 2] == _QUOTE)
-        is_name &= (before == _OPEN) | (before == _COMMA)
-        starts, ends = at[colons - 2], at[colons - 1] + 1
-        is_name &= self._is_blank(at[colons - 3] + 1, starts) & self._is_blank(ends, at[colons])
-        self.is_unclear[texts[~is_name]] = True
-        self._refuse_escapes(colons)
-
-        data[at[colons]] = ord(" ")
-        # Names do not touch: a byte is in one if an odd number of them begin or end up to there.
-        edges = np.zeros(len(data) + 1, np.uint8)
-        edges[starts[is_name]] = edges[ends[is_name]] = 1
-        in_name = np.cumsum(edges[:-1], dtype=np.uint8) & 1
-        data[in_name.view(np.bool_)] = ord(" ")
-        names = (texts, starts + 1, ends - 1)
-        if len(maps) == 1:
-            return [ValueSpans(*names)]
-        by_map = [np.flatnonzero(numbers == number) for number in range(1, len(maps) + 1)]
-        return [ValueSpans(*(column.take(index) for column in names)) for index in by_map]
-
-    def _is_blank(self, starts: Ints, ends: Ints) -> Flags:
-        """Return for ascending spans whether each has only white space. A control character is none
-        for the reader, which refuses it."""
-        lengths = ends - starts
-        is_blank: Flags = lengths == 0
-        is_single = lengths == 1
-        is_blank[is_single] = self._data[starts[is_single]] <= ord(" ")
-        long = np.flatnonzero(lengths > 1)
-        if len(long):
-            # The maximum of each span, and of the bytes from it to the next, which are left out.
-            bounds = np.stack((starts[long], ends[long]), 1).ravel()
-            is_blank[long] = np.maximum.reduceat(self._data, bounds)[::2] <= ord(" ")
-        return is_blank
-
-
-def _escaped(backslashes: Ints, length: int) -> Ints:
+def escaped_bytes(backslashes: Ints, length: int) -> Ints:
     """Return the positions of the bytes that are escaped by the backslashes at these positions in
     `length` bytes. In a run of backslashes the first escapes the second, the third the fourth, …,
     and a last one without a partner the byte after the run."""

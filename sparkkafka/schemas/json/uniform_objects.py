@@ -2,8 +2,9 @@
 
 The bytes between the values are compared with those of one text, the model. Then the values of each
 field are copied to a column, which Arrow converts as its JSON reader does: this takes about half of
-the reader's time. What no field takes (the rest) is copied, too: values of fields that the type
-lacks, and values that do not fit their field.
+the reader's time. So are the items of arrays and maps without other arrays, maps or objects in
+them. What no field takes (the rest) is copied, too: values of fields that the type lacks, and
+values that do not fit their field.
 
 Nothing is assumed: each byte of a text that is read here equals the model's, or belongs to a value
 that is checked. All other texts are left to the caller.
@@ -12,18 +13,19 @@ that is checked. All other texts are left to the caller.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
+from sparkkafka.schemas.json.object_fields import escaped_bytes
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 
@@ -40,16 +42,17 @@ _READABLE: Final = _TEXTS | _NUMBERS | {JsonKind.BOOL}
 _COMPARED: Final = _READABLE | {JsonKind.STRUCT, JsonKind.LIST, JsonKind.MAP}
 """Of the others, a string or number may be a value."""
 
-_NAME: Final = re.compile(rb'[{,] *"([^"]*)" *: *')
-_VALUE: Final = re.compile(rb'"[^"]*"|[^"{}\[\],: ]+')
+_NAME: Final = re.compile(rb'[{,] *"([^"\\]*)" *: *')
+_VALUE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^"{}\[\],: ]+')
+_ITEMS: Final = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 _END: Final = re.compile(rb" *\}")
 
 Convert: TypeAlias = Callable[[JsonNode, pa.Array], pa.Array]
 """Converts a binary array with strings, or with the texts of numbers, to the type of a node. Raises
 ValueError."""
-ConvertEach: TypeAlias = Callable[[JsonNode, str, pa.Array], tuple[pa.Array, dict[int, str]]]
+ConvertEach: TypeAlias = Callable[[JsonNode, str, pa.Array], tuple[pa.Array, dict[int, str], Flags]]
 """Converts the JSON texts of values of a node one by one; the string is its path. Returns also why
-values do not fit, by their index; they become null. Raises ValueError for what is not JSON."""
+values do not fit, by their index, and which texts are not JSON; both become null."""
 Fields: TypeAlias = dict[str, Any]
 """An object's fields: by name the index of the value, the Fields of an object, or None for null."""
 
@@ -59,30 +62,43 @@ def _are_most(fits: Flags) -> bool:
     return bool(4 * np.count_nonzero(fits) >= 3 * len(fits))
 
 
-def _quotes_and_special_bytes(data: Bytes) -> tuple[Ints, Ints]:
-    """Return the positions of quotes, and of bytes that strings cannot have as they are:
-    backslashes begin escapes, and control characters are invalid."""
-    quotes, special = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for begin in range(0, len(data), arrays.PIECE_BYTES):
-        piece = data[begin : begin + arrays.PIECE_BYTES]
-        quotes.append(np.flatnonzero(piece == ord('"')) + begin)
-        is_backslash = piece == ord("\\")
-        if piece.min() < ord(" ") or is_backslash.any():
-            special.append(np.flatnonzero(is_backslash | (piece < ord(" "))) + begin)
-    quotes.append(np.array([len(data) + 1]))  # none follows
-    return np.concatenate(quotes), np.concatenate(special)
-
-
 class _Spans(NamedTuple):
     """Where the values of a field begin in the data, and their lengths, without the quotes of
     strings; which are strings; which have the type of the field; and which do not fit it. The
-    others are null."""
+    others are null. `items`: those of arrays and maps."""
 
     starts: Ints
     lengths: Ints
     is_string: Flags
     is_typed: Flags
     is_misfit: Flags
+    items: _Items | None = None
+
+    def at(self, rows: Ints) -> _Spans:
+        """Return the values at these indexes."""
+        columns: list[Any] = [column.take(rows) for column in self[:5]]
+        return _Spans._make([*columns, self.items and self.items.at(rows)])
+
+
+class _Items(NamedTuple):
+    """The items of arrays or maps: how many each has, and their values. names: where the names of a
+    map's items begin, and their lengths."""
+
+    counts: Ints
+    values: _Spans
+    names: tuple[Ints, Ints] | None
+
+    def rows(self) -> Ints:
+        """Return the index of each item's array or map."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def at(self, rows: Ints) -> _Items:
+        """Return the items of the arrays or maps at these indexes."""
+        is_kept = np.zeros(len(self.counts), np.bool_)
+        is_kept[rows] = True
+        kept = np.flatnonzero(np.repeat(is_kept, self.counts))
+        names = self.names and (self.names[0].take(kept), self.names[1].take(kept))
+        return _Items(self.counts.take(rows), self.values.at(kept), names)
 
 
 class _Value(NamedTuple):
@@ -95,16 +111,18 @@ class _Value(NamedTuple):
 
 
 class UniformReader:
-    """Reads the texts that differ from the middle one, the model, only in their values. `rows`:
-    their indexes. `reasons`: why values do not fit, by the index in `rows`, once `values` has read
-    them; with a rest, they are a part of it instead.
+    """Reads the texts that differ from the middle one, the model, only in their values. Text i has
+    the bytes of `data` from offsets[i] to offsets[i + 1].
 
-    Text i has the bytes of `data` from offsets[i] to offsets[i + 1].
+    `rows`: those that were read. `values`, `rests`: theirs; the JSON texts of what no field took
+    are null for nothing, and None without any. `reasons`: why values do not fit, by row; with a
+    rest, they are a part of it.
 
-    Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read, so
-    that another reader is faster: they must have the model's bytes between values. Arrays are not
-    read, nor fields that the type lacks unless `with_rest`, and no empty objects in these. Methods
-    raise it, too, for what only looks like a number."""
+    Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read,
+    so that another reader is faster: they must have the model's bytes between values. Not read are
+    arrays and maps of arrays, maps or objects, and other arrays unless `with_arrays`, which take
+    longer here; and fields that the type lacks unless `with_rest`, and no arrays and empty objects
+    in these."""
 
     def __init__(
         self,
@@ -116,8 +134,9 @@ class UniformReader:
         convert_each: ConvertEach,
         *,
         with_rest: bool,
+        with_arrays: bool = False,
     ) -> None:
-        self._root, self._data, self._with_rest = root, data, with_rest
+        self._data, self._with_rest, self._with_arrays = data, with_rest, with_arrays
         self._convert, self._convert_each = convert, convert_each
         middle = len(offsets) // 2 - 1
         self._text = text = data[offsets[middle] : offsets[middle + 1]].tobytes()
@@ -126,17 +145,27 @@ class UniformReader:
         self._values: list[_Value] = []
         self._last_end = 0  # of the last value so far
         self._fields, end = self._find_fields(root, 0, "")
-        if end != len(text) or not self._values or b"\\" in text:
+        if end != len(text) or not self._values:
             raise ValueError
         syntax.parse(text, is_shallow=True)
-        fits, spans = self._find_values(offsets, is_utf8)
+        fits, self._spans = self._find_values(offsets, is_utf8)
         if not _are_most(fits):
             raise ValueError
         self.rows = np.flatnonzero(fits)
         if len(self.rows) < len(fits):
-            spans = [_Spans._make(column[self.rows] for column in columns) for columns in spans]
-        self._spans = spans
-        self.reasons: dict[int, str] = {}
+            self._spans = [spans.at(self.rows) for spans in self._spans]
+        # Not read is what only looks like a number, and a name twice in a map.
+        self._is_read = np.ones(len(self.rows), np.bool_)
+        reasons: dict[int, str] = {}
+        self.values = self._structs_of(root, self._fields, reasons)
+        self.rests = self._rests_of(self._fields) if with_rest else None
+        if not self._is_read.all():
+            read = np.flatnonzero(self._is_read)
+            self.values = self.values.take(from_numpy(read))
+            self.rests = None if self.rests is None else self.rests.take(from_numpy(read))
+            reasons = {row: why for row, why in reasons.items() if self._is_read[row]}
+        self.reasons = dict(zip(self.rows[list(reasons)].tolist(), reasons.values(), strict=True))
+        self.rows = self.rows[self._is_read]
 
     def _find_fields(self, node: JsonNode | None, at: int, path: str) -> tuple[Fields, int]:
         """Find the values of the object at a position of the text. Return its fields and end."""
@@ -152,10 +181,13 @@ class UniformReader:
             if value is None and (child is None or child.kind == JsonKind.STRUCT):
                 fields[name], at = self._find_fields(child, at, field_path)
                 continue
+            if self._has_items(child):
+                value = value or _ITEMS.match(text, at)
             if value is None or (value[0] != b"null" and child and child.kind not in _COMPARED):
                 raise ValueError
             fields[name] = None
-            if child is None or child.kind in _READABLE or value[0] != b"null":
+            is_compared = child is None or child.kind in _READABLE or self._has_items(child)
+            if is_compared or value[0] != b"null":
                 fields[name] = len(self._values)
                 self._values.append(_Value(text[self._last_end : at], child, field_path))
                 self._last_end = value.end()
@@ -164,6 +196,14 @@ class UniformReader:
         if end is None or (node is None and not fields):
             raise ValueError
         return fields, end.end()
+
+    def _has_items(self, node: JsonNode | None) -> bool:
+        """Return whether values of the node are arrays or maps whose items can be read."""
+        if node is None or node.kind not in (JsonKind.LIST, JsonKind.MAP):
+            return False
+        return node.item.kind in _READABLE and (node.kind == JsonKind.MAP or self._with_arrays)
+
+    # --- where the values are ---------------------------------------------------------------------
 
     def _find_values(self, offsets: Ints, is_utf8: Flags) -> tuple[Flags, list[_Spans]]:
         """Return which texts have the model's bytes between values, and the values of each field.
@@ -175,8 +215,15 @@ class UniformReader:
         spans: list[_Spans] = []
         if not _are_most(fits):
             return fits, spans
-        quotes, special = _quotes_and_special_bytes(data)
-        fits[np.searchsorted(ends, special, "right")] = False
+        quotes, backslashes, controls = _special_bytes(data)
+        self._quotes = quotes
+        if any(self._has_items(value.node) for value in self._values):
+            self._marks = {
+                byte: np.append(arrays.positions(data, byte), len(data)) for byte in b",]}"
+            }
+        fits[np.searchsorted(ends, controls, "right")] = False
+        # The backslashes of each text: all must be in strings of fields that the type lacks.
+        escapes = np.diff(np.searchsorted(backslashes, offsets))
         # The index of each text's next quote, if all texts have the same number of quotes.
         quote = (len(quotes) - 1) // len(at) * np.arange(len(at))
         if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
@@ -186,7 +233,7 @@ class UniformReader:
         at, quote = at + len(before), quote + before.count(b'"')
         following = [value.before for value in self._values[1:]] + [self._text[self._last_end :]]
         for (_, node, _), after in zip(self._values, following, strict=True):
-            next_quote = quotes.take(quote, mode="clip")
+            begin, next_quote = at, quotes.take(quote, mode="clip")
             is_string = next_quote == at
             string_count = np.count_nonzero(is_string)
             if string_count == len(at):
@@ -200,89 +247,199 @@ class UniformReader:
                     start = start + is_string
                     end = np.where(is_string, quotes.take(quote + 1, mode="clip"), end)
                     at, quote = end + is_string, quote + 2 * is_string
-            lengths = end - start
-            kind = None if node is None else node.kind
-            if kind in _TEXTS:
-                is_typed = is_string
-            elif kind not in _READABLE:
-                is_typed = np.zeros(len(at), np.bool_)
-            else:
-                is_typed = _are_values(data, start, lengths, kind)
-                if string_count:
-                    is_typed &= ~is_string
-            is_misfit = ~is_typed
-            if is_misfit.any():
-                is_null = (lengths == 4) & _begins_with(data, start, b"null")
-                if node is not None:
-                    is_misfit &= is_string | ~is_null
-                if is_misfit.any():
-                    can_be = ~is_misfit
-                    if kind != JsonKind.LENIENT:  # which takes the text of any value
-                        can_be |= is_string | is_null
-                        can_be |= _are_values(data, start, lengths, JsonKind.BOOL)
-                        if kind not in _NUMBERS:  # in which 0.0 may be an integer
-                            can_be |= _are_values(data, start, lengths, JsonKind.FLOAT)
-                    fits &= can_be
-            spans.append(_Spans(start, lengths, is_string, is_typed, is_misfit))
+            is_list = items = None
+            if node is not None and self._has_items(node):
+                is_list, close, items, have_items = self._find_items(node, begin, ends)
+                end, at = np.where(is_list, close + 1, end), np.where(is_list, close + 1, at)
+                quote = np.where(is_list, np.searchsorted(quotes, at), quote)
+                fits &= have_items
+            if node is None and len(backslashes):
+                in_string = np.searchsorted(backslashes, end) - np.searchsorted(backslashes, start)
+                escapes = escapes - in_string * is_string
+            values, is_value = self._fit(node, start, end - start, is_string, is_list, items)
+            spans.append(values)
+            fits &= is_value
             fits &= _begins_with(data, at, after)
             if not _are_most(fits):
                 break
             at, quote = at + len(after), quote + after.count(b'"')
-        fits &= at == ends
+        fits &= (at == ends) & (escapes == 0)
         return fits, spans
 
-    def values(self) -> pa.Array:
-        """Return the structs of all rows."""
-        return self._structs_of(self._root, self._fields)
+    def _fit(
+        self,
+        node: JsonNode | None,
+        starts: Ints,
+        lengths: Ints,
+        is_string: Flags,
+        is_list: Flags | None = None,
+        items: _Items | None = None,
+    ) -> tuple[_Spans, Flags]:
+        """Return the values of a node, and which are values as far as is known. `is_list`: which
+        are arrays or maps, with these `items`."""
+        data = self._data
+        kind = None if node is None else node.kind
+        if kind in _TEXTS:
+            is_typed = is_string
+        elif is_list is not None:
+            is_typed = is_list
+        elif kind not in _READABLE:
+            is_typed = np.zeros(len(starts), np.bool_)
+        else:
+            is_typed = _are_values(data, starts, lengths, kind) & ~is_string
+        is_misfit = ~is_typed
+        is_value = is_typed
+        if is_misfit.any():
+            is_null = (lengths == 4) & ~is_string & _begins_with(data, starts, b"null")
+            if node is not None:
+                is_misfit &= ~is_null
+            is_value = is_typed | is_null
+            if is_misfit.any() and kind != JsonKind.LENIENT:  # which takes the text of any value
+                is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
+                if kind not in _NUMBERS:  # in which 0.0 may be an integer
+                    is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
+        return _Spans(starts, lengths, is_string, is_typed, is_misfit, items), is_value
 
-    def rests(self) -> pa.Array | None:
-        """Return JSON texts of what no field took, null for nothing; None if there are none."""
-        return self._rests_of(self._fields)
+    def _find_items(
+        self, node: JsonNode, at: Ints, text_ends: Ints
+    ) -> tuple[Flags, Ints, _Items, Flags]:
+        """Find arrays or maps, as the node says, at these positions of texts with these ends.
+        Return at which there is one, its last bracket, the items, and which have only items that
+        are values, with a name before those of maps.
 
-    def _structs_of(self, node: JsonNode, fields: Fields) -> pa.Array:
-        """Return the structs of a node, whose `fields` have the indexes of their values."""
+        A comma in a string separates nothing, but what is before and behind it is no item then: one
+        has an odd number of quotes."""
+        data, quotes, commas = self._data, self._quotes, self._marks[ord(",")]
+        opening, closing = b"[]" if node.kind == JsonKind.LIST else b"{}"
+        closes = self._marks[closing]
+        ends = closes.take(np.searchsorted(closes, at), mode="clip")
+        is_list = (data.take(at, mode="clip") == opening) & (ends < text_ends)
+        starts = np.where(is_list, at + 1, ends)
+        before = np.searchsorted(commas, starts)
+        counts = np.searchsorted(commas, ends) - before + (ends > starts)
+        offsets = arrays.offsets_of(counts)
+        # Each item ends at a comma, the last one at the bracket, and begins behind the one before.
+        comma = np.repeat(before - offsets[:-1], counts) + np.arange(offsets[-1])
+        item_ends = commas.take(comma, mode="clip")
+        having = np.flatnonzero(counts)
+        item_ends[offsets[having + 1] - 1] = ends[having]
+        item_starts = np.append(0, item_ends[:-1] + 1)[: len(item_ends)]
+        item_starts[offsets[having]] = starts[having]
+        item_starts += data.take(item_starts, mode="clip") == ord(" ")
+        quote = np.searchsorted(quotes, item_starts)
+        names = None
+        is_item = np.ones(len(item_ends), np.bool_)
+        if node.kind == JsonKind.MAP:
+            name_ends = quotes.take(quote + 1, mode="clip")
+            names = item_starts + 1, name_ends - item_starts - 1
+            is_item = quotes.take(quote, mode="clip") == item_starts
+            is_item &= data.take(name_ends + 1, mode="clip") == ord(":")
+            item_starts = name_ends + 2
+            item_starts += data.take(item_starts, mode="clip") == ord(" ")
+            is_item &= item_starts < item_ends
+            quote += 2
+        next_quote = quotes.take(quote, mode="clip")
+        is_string = next_quote == item_starts
+        string_ends = quotes.take(quote + 1, mode="clip")
+        is_item &= np.where(is_string, string_ends == item_ends - 1, next_quote >= item_ends)
+        lengths = item_ends - item_starts - 2 * is_string
+        values, is_value = self._fit(node.item, item_starts + is_string, lengths, is_string)
+        items = _Items(counts, values, names)
+        have_items = np.ones(len(counts), np.bool_)
+        is_item &= is_value
+        if not is_item.all():
+            have_items[items.rows()[~is_item]] = False
+        return is_list, ends, items, have_items
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def _structs_of(self, node: JsonNode, fields: Fields, reasons: dict[int, str]) -> pa.Array:
+        """Return the structs of a node, whose `fields` have the indexes of their values. Without a
+        rest, add the reasons why values do not fit."""
         children = []
         for name, child in node.children.items():
             part = fields.get(name)
             if isinstance(part, dict):
-                children.append(self._structs_of(child, part))
+                children.append(self._structs_of(child, part, reasons))
             elif part is None:
                 children.append(pa.nulls(len(self.rows), child.type))
             else:
-                children.append(self._column_of(child, part))
+                path, spans = self._values[part].path, self._spans[part]
+                column, found = self._column_of(child, path, spans, None)
+                children.append(column)
+                if not self._with_rest:
+                    found |= self._reasons_of(child, path, spans, found)
+                    for row, why in found.items():
+                        reasons.setdefault(row, why)  # that of the first field counts
         return pa.Array.from_buffers(node.type, len(self.rows), [None], children=children)
 
-    def _column_of(self, node: JsonNode, index: int) -> pa.Array:
-        """Return the column of a value of the model, null where it does not fit."""
-        starts, lengths, _, is_typed, is_misfit = self._spans[index]
-        path = self._values[index].path
-        reasons: dict[int, str] = {}
+    def _reasons_of(
+        self, node: JsonNode, path: str, spans: _Spans, known: Collection[int]
+    ) -> dict[int, str]:
+        """Return why values do not fit, by index, but for those whose reasons are known."""
+        is_misfit = spans.is_misfit.copy()
+        is_misfit[list(known)] = False
+        if spans.items is not None:
+            is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
+        if not is_misfit.any():
+            return {}
+        return self._convert_each(node, path, self._texts(spans, is_misfit))[1]
+
+    def _column_of(
+        self, node: JsonNode, path: str, spans: _Spans, rows: Ints | None
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """Return the column of values, null where they do not fit, and the reasons of those whose
+        text had to be parsed to find that out. `rows`: the row of each value, if they are items."""
+        if spans.items is not None:
+            return self._lists_of(node, spans, spans.items), {}
+        starts, lengths, _, is_typed, is_misfit, _ = spans
         if node.kind not in _READABLE:
-            column = pa.nulls(len(self.rows), node.type)
-        else:
-            if not is_typed.all():
-                lengths = np.where(is_typed, lengths, -1)
-            texts = gather(pa.py_buffer(self._data), starts, lengths)
-            if node.kind == JsonKind.FLOAT:
-                _check_exponents(texts)
+            return pa.nulls(len(starts), node.type), {}
+        if not is_typed.all():
+            lengths = np.where(is_typed, lengths, -1)
+        texts = gather(pa.py_buffer(self._data), starts, lengths)
+        failed = np.zeros(len(starts), np.bool_)
+        if node.kind == JsonKind.FLOAT:
+            _flag_points(texts, failed)
+        try:
+            column = self._convert(node, texts)
+        except ValueError:
+            failed |= _may_be_too_large(node, texts)
+            texts = gather(pa.py_buffer(self._data), starts, np.where(failed, -1, lengths))
             try:
                 column = self._convert(node, texts)
             except ValueError:
-                texts = self._texts(index, is_typed | is_misfit)
-                column, reasons = self._convert_each(node, path, texts)
-                is_misfit[:] = False
-                is_misfit[list(reasons)] = True
-        if not self._with_rest and is_misfit.any():
-            if not reasons:
-                _, reasons = self._convert_each(node, path, self._texts(index, is_misfit))
-            self.reasons = reasons | self.reasons  # that of the first field counts
-        return column
+                failed[:], column = True, pa.nulls(len(starts), node.type)
+        failed &= is_typed
+        if not failed.any():
+            return column, {}
+        others, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, failed))
+        is_misfit[list(reasons)] = True
+        self._is_read[is_no_json if rows is None else rows[is_no_json]] = False
+        return pc.if_else(from_numpy(failed), others, column), reasons
 
-    def _texts(self, index: int, is_wanted: Flags) -> pa.Array:
-        """Return the JSON texts of a value of the model where they are wanted, else null."""
-        starts, lengths, is_string, *_ = self._spans[index]
-        lengths = np.where(is_wanted, lengths + 2 * is_string, -1)
-        return gather(pa.py_buffer(self._data), starts - is_string, lengths)
+    def _lists_of(self, node: JsonNode, spans: _Spans, items: _Items) -> pa.Array:
+        """Return the column of arrays or maps."""
+        rows = items.rows()
+        values, _ = self._column_of(node.item, "", items.values, rows)
+        if items.names is not None:
+            keys = gather(pa.py_buffer(self._data), *items.names)
+            self._is_read[rows[arrays.repeated_keys(keys, items.counts)]] = False
+            entry = pa.struct([node.type.key_field, node.type.item_field])
+            children = [keys.view(pa.string()), values]
+            values = pa.Array.from_buffers(entry, len(keys), [None], children=children)
+        buffers = [
+            None if spans.is_typed.all() else validity(spans.is_typed),
+            pa.py_buffer(arrays.offsets_of(items.counts, np.int32)),
+        ]
+        return pa.Array.from_buffers(node.type, len(items.counts), buffers, children=[values])
+
+    def _texts(self, spans: _Spans, is_wanted: Flags) -> pa.Array:
+        """Return the JSON texts of values where they are wanted, else null."""
+        lengths = np.where(is_wanted, spans.lengths + 2 * spans.is_string, -1)
+        return gather(pa.py_buffer(self._data), spans.starts - spans.is_string, lengths)
+
+    # --- rests ------------------------------------------------------------------------------------
 
     def _rests_of(self, fields: Fields) -> pa.Array | None:
         """Return JSON objects of what no field took of objects with these `fields`, null for
@@ -292,9 +449,8 @@ class UniformReader:
             values = None
             if isinstance(part, dict):
                 values = self._rests_of(part)
-            elif part is not None and self._spans[part].is_misfit.any():
-                values = self._texts(part, self._spans[part].is_misfit)
-                _check_numbers(values)
+            elif part is not None:
+                values = self._rest_of(self._spans[part])
             if values is not None:
                 members.append(_joined(f',"{name}":', values, ""))
         if not members:
@@ -305,6 +461,81 @@ class UniformReader:
         offsets = blob_offsets(joined).astype(np.int64)
         joined = gather(joined.buffers()[2], offsets[:-1] + 1, np.diff(offsets) - 1)
         return _joined("{", joined, "}")
+
+    def _rest_of(self, spans: _Spans) -> pa.Array | None:
+        """Return JSON texts of the values that do not fit, and of arrays and maps with such items;
+        None if there are none."""
+        rest = None
+        if spans.is_misfit.any():
+            rest = self._misfits_of(spans)
+        items = spans.items
+        if items is None or not items.values.is_misfit.any():
+            return rest
+        rows, is_misfit = items.rows(), items.values.is_misfit
+        counts = np.bincount(rows[is_misfit], minlength=len(items.counts))
+        has_rest = counts > 0
+        texts = self._misfits_of(items.values)
+        comma, colon, null = binary_array([b",", b":", b"null"])
+        if items.names is None:  # in arrays, null stands for items that fit
+            counts = items.counts * has_rest
+            texts = pc.coalesce(texts, null).filter(from_numpy(has_rest[rows]))
+            brackets = "[]"
+        else:
+            starts, lengths = items.names
+            lengths = np.where(is_misfit, lengths + 2, -1)
+            names = gather(pa.py_buffer(self._data), starts - 1, lengths)
+            texts = pc.binary_join_element_wise(names, texts, colon).drop_null()
+            brackets = "{}"
+        lists = pa.ListArray.from_arrays(from_numpy(arrays.offsets_of(counts, np.int32)), texts)
+        joined = _joined(brackets[0], pc.binary_join(lists, comma), brackets[1])
+        joined = arrays.null_outside(joined, has_rest)
+        return joined if rest is None else pc.coalesce(rest, joined)
+
+    def _misfits_of(self, spans: _Spans) -> pa.Array:
+        """Return JSON texts of the values that do not fit, null for the others. Raises ValueError
+        if one is no JSON."""
+        texts = self._texts(spans, spans.is_misfit)
+        data, offsets = arrays.content_of(texts)
+        first = data.take(offsets[:-1], mode="clip")
+        is_number = ((first == ord("-")) | _are_digits(first)) & (np.diff(offsets) > 0)
+        if is_number.any():  # or what `_are_values` takes for one
+            numbers = texts.filter(from_numpy(is_number))
+            failed = np.zeros(len(numbers), np.bool_)
+            _flag_points(numbers, failed)
+            if failed.any():
+                raise ValueError
+            numbers.view(pa.string()).cast(pa.float64())
+        escapes = arrays.positions(data, ord("\\"))
+        if not len(escapes):
+            return texts
+        # Only what must be escaped is escaped in a rest.
+        indexes = np.flatnonzero(np.diff(np.searchsorted(escapes, offsets)))
+        strings = texts.take(from_numpy(indexes)).to_pylist()
+        strings = syntax.parse(b"[%s]" % b",".join(strings), is_shallow=True)
+        quoted = binary_array([syntax.quote(text).encode() for text in strings])
+        has_escape = np.zeros(len(texts), np.bool_)
+        has_escape[indexes] = True
+        return pc.replace_with_mask(texts, from_numpy(has_escape), quoted)
+
+
+def _special_bytes(data: Bytes) -> tuple[Ints, Ints, Ints]:
+    """Return the positions of quotes that begin or end strings, of backslashes, and of control
+    characters, which strings cannot have."""
+    quotes, *special = ([np.zeros(0, np.int64)] for _ in range(3))
+    for begin in range(0, len(data), arrays.PIECE_BYTES):
+        piece = data[begin : begin + arrays.PIECE_BYTES]
+        quotes.append(np.flatnonzero(piece == ord('"')) + begin)
+        is_backslash = piece == ord("\\")
+        if is_backslash.any():
+            special[0].append(np.flatnonzero(is_backslash) + begin)
+        if piece.min() < ord(" "):
+            special[1].append(np.flatnonzero(piece < ord(" ")) + begin)
+    quotes.append(np.array([len(data) + 1]))  # none follows
+    backslashes, controls = map(np.concatenate, special)
+    positions = np.concatenate(quotes)
+    if len(backslashes):
+        positions = np.setdiff1d(positions, escaped_bytes(backslashes, len(data)), True)
+    return positions, backslashes, controls
 
 
 def _begins_with(data: Bytes, at: Ints, expected: bytes) -> Flags:
@@ -360,21 +591,23 @@ def _are_digits(characters: Bytes) -> Flags:
     return flags
 
 
-def _check_exponents(numbers: pa.Array) -> None:
-    """Raise ValueError for a number with a point before its exponent, as 1.e5: it is no JSON."""
-    data, _ = arrays.content_of(numbers)
-    is_exponent = data | 0x20 == ord("e")
-    if is_exponent.any() and (data[np.flatnonzero(is_exponent) - 1] == ord(".")).any():
-        raise ValueError
+def _flag_points(numbers: pa.Array, flags: Flags) -> None:
+    """Flag the numbers with a point before their exponent, as 1.e5: they are no JSON."""
+    data, offsets = arrays.content_of(numbers)
+    exponents = np.flatnonzero(data | 0x20 == ord("e"))
+    points = exponents[data.take(exponents - 1, mode="clip") == ord(".")]
+    flags[np.searchsorted(offsets, points, "right") - 1] = True
 
 
-def _check_numbers(texts: pa.Array) -> None:
-    """Raise ValueError if one of these texts, of strings, booleans, null and what `_are_values`
-    takes for numbers, is no JSON."""
-    data, offsets = arrays.content_of(texts)
-    first = data.take(offsets[:-1], mode="clip") if len(data) else data
-    is_number = (first == ord("-")) | _are_digits(first)
-    if is_number.any():
-        numbers = texts.filter(from_numpy(is_number & (np.diff(offsets) > 0)))
-        _check_exponents(numbers)
-        numbers.view(pa.string()).cast(pa.float64())
+def _may_be_too_large(node: JsonNode, texts: pa.Array) -> Flags:
+    """Return which texts of numbers are long or have other characters than most, as exponents have.
+    Texts of other kinds are not flagged."""
+    flags = np.zeros(len(texts), np.bool_)
+    if node.kind in _NUMBERS:
+        data, offsets = arrays.content_of(texts)
+        is_usual = _are_digits(data) | (data == ord("-"))
+        if node.kind == JsonKind.FLOAT:
+            is_usual |= data == ord(".")
+        flags |= np.diff(offsets) > (38 if node.kind == JsonKind.FLOAT else 18)
+        flags[np.searchsorted(offsets, np.flatnonzero(~is_usual), "right") - 1] = True
+    return flags

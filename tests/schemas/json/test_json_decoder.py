@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, syntax
-from sparkkafka.schemas.json.format import decoder, exact_decoder
+from sparkkafka.schemas.json.format import arrow_type, decoder, exact_decoder
 from sparkkafka.schemas.json.normalizer import JsonNormalizer
 from sparkkafka.schemas.json.plan import node_of_type
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
@@ -400,33 +400,24 @@ def test_long_strings_are_as_one_by_one(payload: bytes) -> None:
     assert_as_one_by_one(LONG, payloads)
 
 
-def test_long_strings_of_texts_with_other_fields_are_kept_from_pyarrows_reader(
+def test_texts_that_differ_in_fields_are_compared_in_the_first_batch_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In half of the texts a field is missing. They are compared with one of them in the first
-    batch only."""
-    sizes: list[int] = []
+    """In half of the texts a field is missing."""
     compared: list[int] = []
-    read, uniform = decode.BlockReader.read, decode.UniformReader
-
-    def noted(reader: decode.BlockReader, texts: pa.Array, *strings: pa.Array | None) -> pa.Array:
-        sizes.append(texts.nbytes)
-        return read(reader, texts, *strings)
+    uniform = decode.UniformReader
 
     def noted_uniform(root: Any, data: Any, *arguments: Any, **options: bool) -> Any:
         compared.append(len(data))
         return uniform(root, data, *arguments, **options)
 
-    monkeypatch.setattr(decode.BlockReader, "read", noted)
     monkeypatch.setattr(decode, "UniformReader", noted_uniform)
     forms = (b'{"id":%d,"text":"%s"}', b'{"x":%d,"text":"%s"}')
     rows = [forms[i % 2] % (i, b"%d" % (i % 10) * 1000) for i in range(100)]
-    json_decoder = decode.JsonDecoder(node_of_type(LONG))
+    json_decoder = decode.JsonDecoder(node_of_type(UNIFORM))
     for _ in range(3):
         decoded = json_decoder.decode(pa.array(rows, pa.binary()))
         assert decoded.values[37].as_py()["text"] == "7" * 1000
-    assert len(sizes) == 3
-    assert max(sizes) < 100 * 40
     assert len(compared) == 1
 
 
@@ -540,6 +531,93 @@ def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool, 
     assert_as_one_by_one(UNIFORM, payloads, rest)
 
 
+ITEMS = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("m", pa.map_(pa.string(), pa.int64())),
+        ("n", pa.map_(pa.string(), pa.string())),
+    ]
+)
+ITEMS_TEXT = b'{"id": 1, "m": {"a": 1, "b": -2}, "n": {"a": "x", "b": null}}'
+
+
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        *((b'{"a": 1, "b": -2}', value) for value in (b"{}", b"{ }", b"null", b"5", b'"x"', b"[]")),
+        *((b'{"a": 1, "b": -2}', value) for value in (b"{", b"}", b"{,}", b'{"a"}', b"{1}")),
+        *((b'"a": 1', item) for item in (b'"a":1', b'"a" : 1', b'"a": 1 ', b' "a": 1', b'"a": x')),
+        *(
+            (b'"a": 1', item)
+            for item in (b'"b": 1', b'"a": ', b'"a"', b"1", b"", b'"a" 1', b'a": 1')
+        ),
+        *((b'"a": 1', item) for item in (b'"a": 1.5', b'"a": "1"', b'"a": true', b'"a": null')),
+        *((b'"a": 1', item) for item in (b'"a": %d' % 10**20, b'"a": [1]', b'"a": {"b": 1}')),
+        *((b'"a": 1', item) for item in (b'"a": 1x2', b'"a": 01', b'"a": 1e1', b'"a": NaN')),
+        *((b'"a": 1', item) for item in (b'"a": 1, "c": 3, "c": 4', b'"a, b": 1', b'"a}": 1')),
+        *((b'"a": 1', item) for item in (rb'"\u0061": 1', rb'"\"": 1', b'"\xff": 1', b'"\n": 1')),
+        *((b'"x"', value) for value in (b'""', b'"x, y"', b'","', b'"}"', b'", "', b'"x" "y"')),
+        *((b'"x"', value) for value in (b'"', b'"""', b"5", b"true", b'"\xc3\xa9"', rb'"\n"')),
+    ],
+)
+def test_uniform_maps_are_as_one_by_one(part: bytes, other: bytes, rest: bool) -> None:
+    payloads = [ITEMS_TEXT] * 9
+    payloads[3] = ITEMS_TEXT.replace(part, other)
+    assert_as_one_by_one(ITEMS, payloads, rest)
+    schema = '{"type": "object", "additionalProperties": {"type": "%s"}}'
+    properties = f'{{"m": {schema % "integer"}, "n": {schema % "string"}}}'
+    typed = Schema("json", f'{{"type": "object", "properties": {properties}}}')
+    kind = pa.struct([field for field in ITEMS if field.name != "id"])
+    assert_as_one_by_one(kind, [text.replace(b'"id": 1, ', b"") for text in payloads], rest, typed)
+
+
+@pytest.mark.parametrize("share", [1, 2, 50])
+@pytest.mark.parametrize(
+    ("name", "value", "left"),
+    [
+        ("m", '{"k": "x", "l": 5, "o": 1.5}', '{"k":"x","o":1.5}'),
+        ("counts", '["x", 1, null, 2.5]', '["x",null,null,2.5]'),
+        ("words", '[1, "a", true]', "[1,null,true]"),
+        ("home", '{"zip": "x", "more": [1]}', '{"zip":"x","more":[1]}'),
+        ("lines", '[{"qty": "x"}, {"qty": 1}]', '[{"qty":"x"},null]'),
+        ("day", '"2024-02-30"', '"2024-02-30"'),
+    ],
+)
+def test_rests_of_values_in_texts_of_two_layouts_are_found_by_fields(
+    name: str, value: str, left: str, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if share < 50:
+        monkeypatch.setattr(JsonNormalizer, "read", None)  # which reads one by one
+    words = {"type": "array", "items": {"type": "string"}}
+    schema = {
+        "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "counts": {"type": "array", "items": {"type": "integer"}},
+        "words": words,
+        "home": {"type": "object", "properties": {"zip": {"type": "integer"}}},
+        "lines": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"qty": {"type": "integer"}}},
+        },
+        "day": {"type": "string", "format": "date"},
+    }
+    typed = Schema("json", json.dumps({"type": "object", "properties": schema}))
+    kind = arrow_type(typed)
+    good = {"m": {"a": 1}, "counts": [1, 2], "words": ["a"], "home": {"zip": 1}, "lines": []}
+    rows = []
+    for number in range(300):
+        row = dict(good) if number % 3 else {**good, "day": "2024-01-02"}
+        row.pop(name, None) if number % share == 0 else None
+        text = json.dumps(row)
+        rows.append(f'{text[:-1]}, "{name}": {value}}}' if number % share == 0 else text)
+    read = run(kind, *[row.encode() for row in rows], rest=True, schema=typed)
+    assert read.rest is not None
+    assert read.rest.to_pylist() == [
+        None if number % share else f'{{"{name}":{left}}}' for number in range(300)
+    ]
+    assert not len(read.bad_rows)
+
+
 _SCALARS = ["1", "-7", "1.5", "1e2", "12345678901234567890", "true", "null", '"x"', '"1"']
 _SCALARS += [
     '"2026-01-02"',
@@ -588,6 +666,7 @@ def test_uniform_texts_with_any_values_are_as_one_by_one(seed: int) -> None:
         (b'"a, b:{0}"', b"2", "field text: is a number, not a string", '{"text":2}'),
         (b'"lines": null', b'"lines": 1', "field lines: is a number, not an array", '{"lines":1}'),
         (b'"lines"', b'"a": 1, "b":{"c": "d"}, "lines"', None, '{"a":1,"b":{"c":"d"}}'),
+        (b'"lines"', rb'"a": "\"\u00e9\/", "lines"', None, '{"a":"\\"é/"}'),
     ],
 )
 def test_what_does_not_fit_uniform_texts_is_found_by_columns(
@@ -644,7 +723,8 @@ def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
     monkeypatch.setattr(syntax, "parse", noted)
     rows = [b'{"id":%d,"m":{"k":%d},"took": "PT%dS"}' % (i, i, i) for i in range(100)]
     decoded = run(SEPARATE, *rows)
-    assert texts == [b"[%s]" % b",".join(b' "PT%dS"' % i for i in range(100))]
+    durations = b"[%s]" % b",".join(b' "PT%dS"' % i for i in range(100))
+    assert texts == [b'{"v":{"k":49}}', durations]  # the first is the model of the maps
     assert decoded.values[7].as_py()["m"] == [("k", 7)]
 
 
