@@ -8,7 +8,6 @@ also inside functions and under TYPE_CHECKING: what a module names, it depends o
 from __future__ import annotations
 
 import ast
-import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -204,7 +203,7 @@ def violations(package: Path) -> Iterator[str]:
     for module, path in modules.items():
         layer = layer_of(module)
         where = path.relative_to(package).as_posix()
-        tree = parsed(path)
+        tree = ast.parse(path.read_text(), where)
         graph[module] = set()
         for node in statements(tree):
             if isinstance(node, ast.Assert) and layer != "testing":
@@ -228,11 +227,6 @@ def violations(package: Path) -> Iterator[str]:
                 yield from (f"{at}: {fault}" for fault in wrong_import(module, target))
     for cycle in cycles(graph):
         yield f"import cycle: {' -> '.join(cycle)}"
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
 
 
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -315,7 +309,7 @@ def test_modules_are_named_only_where_they_are_imported() -> None:
     could not describe the members of a group unless a consumer was imported too."""
     modules = {module_name(path, PACKAGE): path for path in sorted(PACKAGE.rglob("*.py"))}
     for module, path in modules.items():
-        tree = parsed(path)
+        tree = ast.parse(path.read_text())
         imported = {
             f"{source}.{name}": name
             for node in statements(tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -98,6 +99,22 @@ def write(
             producer.send(topic, turn % partitions, values_of(numbers))
         producer.flush()
         return producer.metrics
+
+
+def fill(cluster: FakeCluster, topic: str, count: int, **how: Any) -> None:
+    """Append what `write` writes, without a producer, which takes most of a reader's test."""
+    for partition, data in enumerate(_logs(count, tuple(how.items()))):
+        cluster.append(topic, partition, data, assign_offsets=True)
+
+
+@functools.cache
+def _logs(count: int, how: tuple[tuple[str, Any], ...]) -> list[bytes]:
+    """What `write` leaves in each partition."""
+    partitions = dict(how).get("partitions", 1)
+    with FakeCluster() as cluster:
+        cluster.create_topic("t", partitions=partitions)
+        write(cluster, "t", count, enable_idempotence="false", **dict(how))
+        return [cluster.log("t", partition).raw() for partition in range(partitions)]
 
 
 def reader(

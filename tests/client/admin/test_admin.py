@@ -32,7 +32,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.messages.consumer_protocol import encode_assignment
 from sparkkafka.testing.fake.faults import Drop, ErrorResponse
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 
 
 @pytest.fixture
@@ -341,11 +341,11 @@ def test_bad_arguments_are_errors_before_anything_is_sent(fake_cluster, act, mes
 def test_records_go_up_to_what_was_there_when_they_were_to_be_deleted(fake_cluster, impatient):
     """The high watermark is looked up first: a repeat must not delete what came after."""
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 100, partitions=2)
+    fill(fake_cluster, "t", 100, partitions=2)
     tps = [TopicPartition("t", number) for number in range(3)]
 
     def more(_request: Any) -> Drop:
-        write(fake_cluster, "t", 50, partitions=2, per_send=25)
+        fill(fake_cluster, "t", 50, partitions=2, per_send=25)
         return Drop.AFTER
 
     fault = fake_cluster.fault(more, api="DeleteRecords")
@@ -365,7 +365,7 @@ def test_records_go_up_to_what_was_there_when_they_were_to_be_deleted(fake_clust
 
 def test_leaders_that_moved_are_found_anew(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 30, partitions=3, per_send=10)
+    fill(fake_cluster, "t", 30, partitions=3, per_send=10)
     tps = [TopicPartition("t", number) for number in range(3)]
     latest = dict.fromkeys(tps, OffsetSpec.latest())
     with open_admin(fake_cluster) as admin:

@@ -9,7 +9,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import DescribeLogDirsPartition
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import open_cluster, write
+from tests.client.support import fill, open_cluster
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 
@@ -17,7 +17,7 @@ TPS = [TopicPartition("t", number) for number in range(4)]
 @pytest.fixture
 def fake(fake_cluster):
     fake_cluster.create_topic("t", partitions=4, replication_factor=2)
-    write(fake_cluster, "t", 300, partitions=3)
+    fill(fake_cluster, "t", 300, partitions=3)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -30,7 +30,7 @@ def stored(fake) -> dict[TopicPartition, int]:
 def test_each_leader_is_asked_once(fake_cluster_factory, version):
     fake = fake_cluster_factory(3, kafka_version=version)
     fake.create_topic("t", partitions=4)
-    write(fake, "t", 300, partitions=3)
+    fill(fake, "t", 300, partitions=3)
     with open_cluster(fake) as cluster:
         assert partition_sizes(cluster, TPS) == stored(fake)
         assert partition_sizes(cluster, []) == {}

@@ -16,7 +16,7 @@ from sparkkafka.client.aio.worker import Worker
 from sparkkafka.errors import ConsumerStateError, KafkaError, WakeupError
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.aio.cancelling import CancelledAt, begun_or_not
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 from tests.support.waiting import WAIT_S, Hold, wait_until
 
 COUNT = 300
@@ -28,7 +28,7 @@ OTHER = TopicPartition("t", 1)
 def filled(fake_cluster: FakeCluster) -> FakeCluster:
     """300 numbers in one partition, in batches of about 50."""
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", COUNT, batch_size=500, linger_ms=0)
+    fill(fake_cluster, "t", COUNT, batch_size=500, linger_ms=0)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -101,7 +101,7 @@ def test_tasks_that_poll_one_consumer_share_its_records(fake_cluster: FakeCluste
             assert wakeups
             left, found = set(polls), []
             while left:
-                write(fake_cluster, "t", 1)
+                fill(fake_cluster, "t", 1)
                 done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                 found += [record.offset for poll in done for record in poll.result()]
             assert sorted(found) == list(range(len(found)))
@@ -169,7 +169,7 @@ def test_leaving_with_an_exception_commits_nothing(filled: FakeCluster) -> None:
 
 def test_a_seek_or_pause_gives_back_what_the_iteration_has_left(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 200, partitions=2)
+    fill(fake_cluster, "t", 200, partitions=2)
 
     async def main() -> None:
         async with consumer(fake_cluster) as source:
@@ -394,7 +394,7 @@ def test_a_poll_that_waits_steps_aside_for_calls_of_other_tasks(filled: FakeClus
             while await source.position(TP) != COUNT:
                 await asyncio.sleep(0.01)
             assert not waiting.done()
-            await asyncio.to_thread(write, filled, "t", 1)
+            await asyncio.to_thread(fill, filled, "t", 1)
             assert offsets(await waiting) == [COUNT]
 
     asyncio.run(main())
@@ -535,7 +535,7 @@ def test_many_tasks_share_one_iteration(filled: FakeCluster) -> None:
 def test_a_killed_broker_is_survived(fake_cluster_factory: Any) -> None:
     fake = fake_cluster_factory(2)
     fake.create_topic("t", partitions=2)
-    write(fake, "t", COUNT, partitions=2)
+    fill(fake, "t", COUNT, partitions=2)
 
     async def main() -> None:
         async with consumer(fake) as source:
@@ -659,7 +659,7 @@ def test_a_cancelled_poll_of_a_share_group_releases_its_records(
             while not await source.assignment():
                 await source.poll(0.05)
             first = fake.log("t", 0).end_offset
-            await asyncio.to_thread(write, fake, "t", 30)
+            await asyncio.to_thread(fill, fake, "t", 30)
             cancelled = CancelledAt(read(source, found), step, turns)
             await cancelled
             while len(set(found)) < 30:

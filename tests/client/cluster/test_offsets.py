@@ -18,7 +18,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, UnsupportedVersionError
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import list_short_ends, open_cluster, settings, write
+from tests.client.support import fill, list_short_ends, open_cluster, settings
 
 TPS = [TopicPartition("t", number) for number in range(3)]
 
@@ -27,7 +27,7 @@ TPS = [TopicPartition("t", number) for number in range(3)]
 def filled(fake_cluster: FakeCluster) -> FakeCluster:
     """A batch of 100 records in partitions 0 and 1, nothing in 2."""
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 200, partitions=2, per_send=100)
+    fill(fake_cluster, "t", 200, partitions=2, per_send=100)
     return fake_cluster
 
 
@@ -70,7 +70,7 @@ def test_records_that_are_appended_meanwhile_are_no_error_of_the_broker(
 ) -> None:
     with open_cluster(filled) as cluster:
         _, latest = earliest_and_latest(cluster, TPS)
-        write(filled, "t", 50)
+        fill(filled, "t", 50)
         ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
         assert ends == {**latest, TPS[0]: 150}
         assert not cluster.lists_short_ends
@@ -90,7 +90,7 @@ def test_a_partition_that_cannot_be_fetched_keeps_its_end(filled: FakeCluster) -
 def test_older_versions_of_fetch(fake_cluster_factory: Any, kafka_version: str) -> None:
     cluster = fake_cluster_factory(1, kafka_version=kafka_version)
     cluster.create_topic("t")
-    write(cluster, "t", 100, per_send=100)
+    fill(cluster, "t", 100, per_send=100)
     list_short_ends(cluster)
     with Consumer(settings(cluster)) as consumer:
         assert consumer.end_offsets(TPS[:1]) == {TPS[0]: 100}

@@ -35,7 +35,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
-from tests.client.support import numbers, settings, write
+from tests.client.support import fill, numbers, settings
 from tests.support import reference
 from tests.support.batches import build_batch
 
@@ -75,7 +75,7 @@ def values(records: list[Record]) -> list[bytes | None]:
 def filled(fake_cluster: Any) -> Iterator[Any]:
     """1,000 numbers in one partition, in batches of about 50."""
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
+    fill(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -98,7 +98,7 @@ def test_poll_gives_all_in_order_up_to_max_poll_records(filled):
 
 def test_records_are_a_sequence_by_partition_too(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 150, partitions=3)
+    fill(fake_cluster, "t", 150, partitions=3)
     with reading(fake_cluster, 3) as source:
         found = take(source, 150)
         assert sorted(int(value or b"") for value in values(found)) == list(range(150))
@@ -364,7 +364,7 @@ def test_none_says_what_is_there(filled):
 
 def test_none_looks_the_offsets_of_all_partitions_up_once(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 30, partitions=3, per_send=10)
+    fill(fake_cluster, "t", 30, partitions=3, per_send=10)
     with consumer(fake_cluster, auto_offset_reset="none", group_id="g") as source:
         source.assign([TopicPartition("t", number) for number in range(3)])
         failed = set()
@@ -380,7 +380,7 @@ def test_none_looks_the_offsets_of_all_partitions_up_once(fake_cluster):
 
 def test_none_says_what_is_there_although_another_partition_is_refused(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 20, partitions=2, per_send=10)
+    fill(fake_cluster, "t", 20, partitions=2, per_send=10)
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     fake_cluster.fault(code, api="ListOffsets", topic="t", partition=1, times=None)
     errors = {}
@@ -421,7 +421,7 @@ def test_out_of_range_is_an_error_under_none(filled):
 
 def test_assign_keeps_positions_of_what_stays(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 200, partitions=2, per_send=100)
+    fill(fake_cluster, "t", 200, partitions=2, per_send=100)
     with consumer(fake_cluster, max_poll_records=10) as source:
         source.assign([TopicPartition("t", 0)])
         take(source, 10)
@@ -440,7 +440,7 @@ def test_assign_keeps_positions_of_what_stays(fake_cluster):
 
 def test_paused_partitions_keep_what_is_buffered(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 200, partitions=2, per_send=100)
+    fill(fake_cluster, "t", 200, partitions=2, per_send=100)
     first, second = tps(2)
     with reading(fake_cluster, 2, max_poll_records=10) as source:
         source.pause([second])
@@ -464,7 +464,7 @@ def test_paused_partitions_keep_what_is_buffered(fake_cluster):
 def test_offsets_and_topics(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
     fake_cluster.create_topic("other")
-    write(fake_cluster, "t", 100, partitions=2)
+    fill(fake_cluster, "t", 100, partitions=2)
     fake_cluster.advance_log_start("t", 0, 10)
     with consumer(fake_cluster) as source:
         assert source.beginning_offsets(tps(2)) == dict(zip(tps(2), [10, 0], strict=True))
@@ -497,7 +497,7 @@ def test_both_ends_of_all_partitions_take_two_rounds(fake_cluster, monkeypatch):
 
     monkeypatch.setattr(request_driver._Attempt, "run", counted)
     fake_cluster.create_topic("t", partitions=6)
-    write(fake_cluster, "t", 600, partitions=6, per_send=100)
+    fill(fake_cluster, "t", 600, partitions=6, per_send=100)
     fake_cluster.advance_log_start("t", 2, 40)
     with consumer(fake_cluster) as source:
         source.partitions_for("t")
@@ -556,7 +556,7 @@ def test_automatic_commits_come_at_a_later_poll_and_in_close(filled):
 
 def test_back_to_what_is_committed(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 300, partitions=3)
+    fill(fake_cluster, "t", 300, partitions=3)
     first, second, third = tps(3)
     config = {"group_id": "g", "enable_auto_commit": False, "max_poll_records": 10}
     with reading(fake_cluster, 3, **config) as source:
@@ -710,7 +710,7 @@ def test_two_threads_at_the_same_time_get_an_error(filled):
         source.wakeup()
         with pytest.raises(WakeupError):
             source.poll(WAIT_S)
-        write(filled, "t", 1)
+        fill(filled, "t", 1)
         assert len(take(source, 1)) == 1
 
 

@@ -25,7 +25,7 @@ from sparkkafka.errors import (
     ErrorCode,
     OptionError,
 )
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 
 WAIT_S = 10.0
 
@@ -110,7 +110,7 @@ def members(monkeypatch):
 @pytest.fixture
 def filled(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 300, partitions=3)
+    fill(fake_cluster, "t", 300, partitions=3)
     return fake_cluster
 
 

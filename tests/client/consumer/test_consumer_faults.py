@@ -39,7 +39,7 @@ from sparkkafka.testing.fake.faults import (
     Throttle,
     WrongCorrelationId,
 )
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 from tests.support import reference
 from tests.support.batches import build_batch
 from tests.support.waiting import finish
@@ -89,7 +89,7 @@ def batch(*values: bytes, **more: Any) -> bytes:
 def filled(fake_cluster):
     """Three partitions on three brokers, 500 records each."""
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", 1_500, partitions=3, **BATCHES)
+    fill(fake_cluster, "t", 1_500, partitions=3, **BATCHES)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -314,7 +314,7 @@ def test_a_broker_that_does_not_wait_is_not_asked_without_pause(filled):
 def test_one_fetch_a_leader_with_all_its_partitions(fake_cluster_factory):
     fake = fake_cluster_factory(2)
     fake.create_topic("t", partitions=6)
-    write(fake, "t", 600, partitions=6)
+    fill(fake, "t", 600, partitions=6)
     config = {"fetch_max_bytes": 5_000, "fetch_min_bytes": 2, "max_partition_fetch_bytes": 1_500}
     with reading(fake, 6, isolation_level="read_committed", **config) as source:
         found = take(source, 600)
@@ -340,7 +340,7 @@ def test_the_next_fetch_is_under_way_while_the_user_works(filled):
 def test_no_partition_starves_under_fetch_max_bytes(fake_cluster_factory):
     fake = fake_cluster_factory(1)
     fake.create_topic("t", partitions=4)
-    write(fake, "t", 4_000, partitions=4, **BATCHES)
+    fill(fake, "t", 4_000, partitions=4, **BATCHES)
     with reading(fake, 4, fetch_max_bytes=1_200, **SMALL) as source:
         seen = by_partition(take(source, 2_000))
     assert set(seen) == {0, 1, 2, 3}
@@ -361,7 +361,7 @@ def test_a_batch_larger_than_the_fetch_size(fake_cluster_factory):
 def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
     fake = fake_cluster_factory(3, racks=["a", "b", "c"], rack_aware=True)
     fake.create_topic("t")
-    write(fake, "t", 500, **BATCHES)
+    fill(fake, "t", 500, **BATCHES)
     fake.clear_requests()
     if rack_fault is not None:
         fake.fault(rack_fault, api="Fetch", broker=2)
@@ -389,25 +389,25 @@ def test_a_recreated_topic_is_read_by_auto_offset_reset(fake_cluster_factory, re
     """Its offsets are not those of the old one."""
     fake = fake_cluster_factory(1, kafka_version=release)
     fake.create_topic("t")
-    write(fake, "t", 100)
+    fill(fake, "t", 100)
     with reading(fake, 1, fetch_max_wait_ms=10) as source:
         take(source, 100)
         fake.delete_topic("t")
         source.poll(0.3)
         fake.create_topic("t")
-        write(fake, "t", 300)
+        fill(fake, "t", 300)
         assert [record.offset for record in take(source, 300)] == list(range(300))
     assert "t-0: the topic was deleted and recreated, offset 100 is of the old one" in caplog.text
 
 
 def test_a_recreated_topic_is_an_error_without_auto_offset_reset(fake_cluster):
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 100)
+    fill(fake_cluster, "t", 100)
     with reading(fake_cluster, 1, auto_offset_reset="none", fetch_max_wait_ms=10) as source:
         source.seek_to_beginning()
         take(source, 100)
         fake_cluster.recreate_topic("t")
-        write(fake_cluster, "t", 300)
+        fill(fake_cluster, "t", 300)
         with pytest.raises(NoOffsetError, match=r"topic was deleted and recreated.* \[0, 300\)"):
             take(source, 1)
         source.seek_to_beginning()
@@ -470,7 +470,7 @@ def test_a_topic_that_comes_later(fake_cluster):
     with reading(fake_cluster, 1) as source:
         assert not source.poll(0.2)
         fake_cluster.create_topic("t")
-        write(fake_cluster, "t", 3)
+        fill(fake_cluster, "t", 3)
         assert len(take(source, 3)) == 3
 
 
@@ -478,7 +478,7 @@ def test_new_partitions_may_be_assigned(filled):
     with reading(filled, 3) as source:
         take(source, 1_500)
         filled.add_partitions("t", 5)
-        write(filled, "t", 250, partitions=5)
+        fill(filled, "t", 250, partitions=5)
         source.assign(tps(5))
         assert {number: len(rows) for number, rows in by_partition(take(source, 250)).items()} == (
             dict.fromkeys(range(5), 50)
@@ -602,7 +602,7 @@ def test_a_damaged_header_skips_no_sound_batch(fake_cluster_factory):
 def test_damage_in_one_partition_does_not_stop_the_others(fake_cluster_factory):
     fake = fake_cluster_factory(1)
     fake.create_topic("t", partitions=3)
-    write(fake, "t", 1_500, partitions=3, **BATCHES)
+    fill(fake, "t", 1_500, partitions=3, **BATCHES)
     log = fake.log("t", 0)
     corrupt_from = log.end_offset
     bad = bytearray(batch(b"x"))
@@ -743,7 +743,7 @@ def test_an_offset_that_no_broker_of_kafka_returns_is_requested_after_a_backoff(
 
 def test_offsets_of_a_topic_without_a_name_are_requested_again(fake_cluster):
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 3)
+    fill(fake_cluster, "t", 3)
     handler = fake_cluster.handlers["ListOffsets"]
     names = iter([""])
 

@@ -16,7 +16,7 @@ from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import open_cluster, settings, write
+from tests.client.support import fill, open_cluster, settings
 
 WAIT_S = 10.0
 
@@ -48,7 +48,7 @@ def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeyp
         wakeups += 1
         receive(fetcher, wait_s)
 
-    write(fake, "t", 30, partitions=3)
+    fill(fake, "t", 30, partitions=3)
     with member(fake, protocol, fetch_max_wait_ms=int(WAIT_S * 1000)) as consumer:
         unread = 30
         while unread:
@@ -62,7 +62,7 @@ def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeyp
 
 
 def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch):
-    write(fake, "t", 30, partitions=3)
+    fill(fake, "t", 30, partitions=3)
     monkeypatch.setattr(Fetcher, "step_wait_s", WAIT_S)
     with member(fake, protocol, enable_auto_commit=False) as consumer:
         assert consumer.poll(WAIT_S)
@@ -70,7 +70,7 @@ def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch
 
 def test_one_bootstrap_and_no_request_twice(fake, protocol, monkeypatch):
     monkeypatch.setattr(committed_offsets, "MAX_ID_AGE_S", WAIT_S)
-    write(fake, "t", 30, partitions=3)
+    fill(fake, "t", 30, partitions=3)
     fake.clear_requests()
     with member(fake, protocol) as consumer:
         assert consumer.poll(WAIT_S)

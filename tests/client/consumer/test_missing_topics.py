@@ -23,7 +23,7 @@ from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import log_values, open_cluster, settings, write
+from tests.client.support import fill, log_values, open_cluster, settings
 
 WAIT_S = 20.0
 AUTO = {"allow.auto.create.topics": True}
@@ -60,7 +60,7 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
     monkeypatch.setattr(topic_lookup, "MISSING_TOPICS_LOOKUP_S", 0.3)
     fake_cluster.create_topic("here")
-    write(fake_cluster, "here", 5)
+    fill(fake_cluster, "here", 5)
     with subscribed(fake_cluster, protocol, "here", "later") as source:
         found = poll_until(source, lambda: len(warnings(caplog)) >= 3)
         assert [row.topic for row in found] == ["here"] * 5
@@ -70,7 +70,7 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
         ]
         assert not any(creating)
         fake_cluster.create_topic("later")
-        write(fake_cluster, "later", 3)
+        fill(fake_cluster, "later", 3)
         late: list[Any] = []
         until_s = time.monotonic() + WAIT_S
         while len(late) < 3:
@@ -133,7 +133,7 @@ def test_a_broker_s_own_failure_does_not_end_a_member(
     monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 200)
     cluster = fake_cluster_factory(1, kafka_version="4.2")
     cluster.create_topic("t", partitions=1)
-    write(cluster, "t", 3)
+    fill(cluster, "t", 3)
     with open_cluster(cluster) as asking:
         failure = asking.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]))
     failure.topics[0].error_code = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -141,7 +141,7 @@ def test_a_broker_s_own_failure_does_not_end_a_member(
         found = poll_until(source, lambda: bool(source.assignment()))
         cluster.fault(lambda _: failure, api="Metadata", topic="u", times=None)
         found += poll_until(source, lambda: "it is looked up again" in caplog.text)
-        write(cluster, "t", 1)
+        fill(cluster, "t", 1)
         found += poll_until(source, lambda: source.position(TopicPartition("t", 0)) == 4)
     assert len(found) == 4
     assert "UNKNOWN_SERVER_ERROR from Metadata of topic u" in caplog.text

@@ -10,7 +10,7 @@ from sparkkafka.client.consumer import subscription_state
 from sparkkafka.errors import DataLossError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import FetchableTopicResponse, FetchResponse, PartitionData
 from sparkkafka.testing.fake.faults import CutFrame, Delay, Drop, Garbage
-from tests.client.support import numbers, open_cluster, read_range, reader, write
+from tests.client.support import fill, numbers, open_cluster, read_range, reader
 
 SMALL = {"max_partition_fetch_bytes": 1_200, "client_rack": "c"}
 LEADER, NEAR = 0, 2
@@ -26,7 +26,7 @@ def filled(factory, **options):
     fake = factory(3, racks=["a", "b", "c"], rack_aware=True, **options)
     fake.create_topic("t")
     assert fake.leader("t", 0) == LEADER
-    write(fake, "t", 1_000, batch_size=500, linger_ms=0)
+    fill(fake, "t", 1_000, batch_size=500, linger_ms=0)
     fake.clear_requests()
     return fake
 

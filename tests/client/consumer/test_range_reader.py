@@ -30,13 +30,13 @@ from sparkkafka.testing.fake.faults import (
     WrongCorrelationId,
 )
 from tests.client.support import (
+    fill,
     numbers,
     open_cluster,
     read,
     read_range,
     reader,
     settings,
-    write,
 )
 from tests.support import reference
 from tests.support.batches import build_batch
@@ -50,7 +50,7 @@ SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
 @pytest.fixture
 def filled(fake_cluster):
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 1_000, **BATCHES)
+    fill(fake_cluster, "t", 1_000, **BATCHES)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -261,7 +261,7 @@ def test_a_topic_deleted_while_it_is_read(filled):
 
 def test_a_topic_made_again_with_fewer_records(filled):
     filled.recreate_topic("t")
-    write(filled, "t", 10)
+    fill(filled, "t", 10)
     with open_cluster(filled) as cluster, pytest.raises(DataLossError, match=r"\[0, 10\)"):
         read_range(cluster, "t", 500, 1_000)
 
@@ -271,12 +271,12 @@ def test_no_record_of_a_topic_made_again_is_read(fake_cluster_factory):
     there is another. By its name it would give the new topic's records."""
     fake = fake_cluster_factory(1)
     fake.create_topic("t")
-    write(fake, "t", 1_000, **BATCHES)
+    fill(fake, "t", 1_000, **BATCHES)
 
     def recreate(request):
         fake.recreate_topic("t")
-        write(fake, "t", 10)  # each number has another offset than before
-        write(fake, "t", 990, **BATCHES)
+        fill(fake, "t", 10)  # each number has another offset than before
+        fill(fake, "t", 990, **BATCHES)
 
     fake.fault(recreate, api="Fetch", nth=2)
     values: list[bytes] = []
@@ -300,7 +300,7 @@ def topic_id(cluster) -> bytes | None:
 def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, caplog):
     planned = topic_id(filled)
     filled.recreate_topic("t")
-    write(filled, "t", 1_000)
+    fill(filled, "t", 1_000)
     with open_cluster(filled) as cluster:
         with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 999.*recreated"):
             read_range(cluster, "t", 0, 1_000, topic_id=planned)

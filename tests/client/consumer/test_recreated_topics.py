@@ -16,7 +16,7 @@ from sparkkafka.errors import UnknownTopicError
 from sparkkafka.protocol.wire.primitives import NULL_UUID
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import open_cluster, settings, write
+from tests.client.support import fill, open_cluster, settings
 from tests.support.waiting import wait_until
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
@@ -35,7 +35,7 @@ def cluster(fake_cluster_factory: Any) -> Callable[[str], FakeCluster]:
         fake: FakeCluster = fake_cluster_factory(1, kafka_version=release)
         for topic in ("t", "other"):
             fake.create_topic(topic)
-            write(fake, topic, 200)
+            fill(fake, topic, 200)
         return fake
 
     return make
@@ -71,7 +71,7 @@ def test_the_end_of_the_old_topic_is_not_committed_to_the_new_one(
         read_until(consumer, fake, 200)
         wait_until(lambda: consumer.poll(0.1) is not None and consumer.position(OTHER) == 200)
         fake.recreate_topic("t")
-        write(fake, "t", 400)
+        fill(fake, "t", 400)
         # Before Kafka 4.2 only metadata shows it, and that is recent for a second.
         with open_cluster(fake) as outside:
             outside.topics(["t"])
@@ -99,7 +99,7 @@ def test_a_commit_that_is_retried_until_the_topic_is_back(
         def create(_: object) -> None:
             if "t" not in fake.state.topics:
                 fake.create_topic("t")
-                write(fake, "t", 400)
+                fill(fake, "t", 400)
 
         # The commit notices that the topic is gone, and then it is there again.
         fake.fault(create, api="Metadata", nth=len(fake.requests_of("Metadata")) + 2)
@@ -124,7 +124,7 @@ def test_a_transaction_does_not_commit_offsets_of_the_old_topic(
     )
     for topic in ("t", "other"):
         fake.create_topic(topic)
-        write(fake, topic, 200)
+        fill(fake, topic, 200)
     with (
         member(fake, "classic", enable_auto_commit=False) as consumer,
         Producer(settings(fake, transactional_id="tid")) as producer,
@@ -133,7 +133,7 @@ def test_a_transaction_does_not_commit_offsets_of_the_old_topic(
         read_until(consumer, fake, 200)
         old = consumer.group_metadata()
         fake.recreate_topic("t")
-        write(fake, "t", 400)
+        fill(fake, "t", 400)
         producer.begin_transaction()
         producer.send_offsets_to_transaction({OTHER: 150}, old)
         with pytest.raises(

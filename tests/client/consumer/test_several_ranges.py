@@ -21,7 +21,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import CutFrame, Drop, ErrorResponse, Garbage, Throttle
-from tests.client.support import numbers, open_cluster, reader, settings, write
+from tests.client.support import fill, numbers, open_cluster, reader, settings
 from tests.support.options import parse_fetch_options
 
 PARTITIONS = 6
@@ -33,7 +33,7 @@ SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
 @pytest.fixture
 def filled(fake_cluster: FakeCluster) -> FakeCluster:
     fake_cluster.create_topic("t", partitions=PARTITIONS)
-    write(fake_cluster, "t", COUNT, partitions=PARTITIONS, **BATCHES)
+    fill(fake_cluster, "t", COUNT, partitions=PARTITIONS, **BATCHES)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -204,7 +204,7 @@ def test_a_topic_made_again_is_data_loss(filled: FakeCluster) -> None:
         assert read_all(cluster, planned(topic_id=topic_id)) == everything()
     filled.delete_topic("t")
     filled.create_topic("t", partitions=PARTITIONS)
-    write(filled, "t", COUNT, partitions=PARTITIONS, **BATCHES)
+    fill(filled, "t", COUNT, partitions=PARTITIONS, **BATCHES)
     with open_cluster(filled) as cluster:
         ranges = planned(topic_id=topic_id)
         with opened(cluster, ranges) as source, pytest.raises(DataLossError, match="recreated"):

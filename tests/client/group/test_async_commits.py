@@ -21,7 +21,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 from tests.support.waiting import Hold
 
 WAIT_S = 10.0
@@ -31,7 +31,7 @@ TP = TopicPartition("t", 0)
 @pytest.fixture
 def filled(fake_cluster: FakeCluster) -> FakeCluster:
     fake_cluster.create_topic("t", partitions=2)
-    write(fake_cluster, "t", 100, partitions=2)
+    fill(fake_cluster, "t", 100, partitions=2)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -116,7 +116,7 @@ def test_a_poll_that_waits_calls_back_at_once(filled: FakeCluster) -> None:
         source.poll(0.1)
         filled.fault(Delay(200), api="OffsetCommit", times=1)
         # The record that ends the wait is written by the callback.
-        source.commit({TP: 5}, asynchronous=True, callback=lambda *_: write(filled, "t", 1))
+        source.commit({TP: 5}, asynchronous=True, callback=lambda *_: fill(filled, "t", 1))
         assert len(source.poll(60.0)) == 1
 
 

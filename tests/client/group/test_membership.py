@@ -18,7 +18,7 @@ from tests.client.group.members import (
     settle,
     threads,
 )
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 
 CLASSIC = {"partition_assignment_strategy": "range"}
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -160,7 +160,7 @@ def test_auto_chooses_the_protocol_that_the_brokers_have(
     if level:
         fake.state.cluster_wide.features["group.version"] = level
     fake.create_topic("t")
-    write(fake, "t", 3)
+    fill(fake, "t", 3)
     caplog.set_level(logging.INFO, "sparkkafka")
     given = {"group_id": "g", "group_protocol": "auto", "auto_offset_reset": "earliest", **config}
     with Consumer(settings(fake, **given)) as source:

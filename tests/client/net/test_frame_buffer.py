@@ -12,7 +12,7 @@ from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.net import frames
 from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import open_cluster, reader, write
+from tests.client.support import fill, open_cluster, reader
 
 
 @pytest.mark.parametrize("unit", [1, LARGE_BYTES])
@@ -33,7 +33,7 @@ def test_buffer_is_used_again_and_grows(unit: int) -> None:
 def test_too_little_memory_is_no_lost_connection(fake_cluster, monkeypatch) -> None:
     """spark.executor.pyspark.memory, for instance, is a limit of the process."""
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 1_000)
+    fill(fake_cluster, "t", 1_000)
     fake_cluster.clear_requests()
 
     def refuse(*_args: object, **_named: object) -> None:
@@ -56,7 +56,7 @@ def test_too_little_memory_is_no_lost_connection(fake_cluster, monkeypatch) -> N
 def test_columns_are_sound_after_later_responses_came(fake_cluster, monkeypatch, lost) -> None:
     """All decoded columns are kept to the end, and all responses come into the same memory."""
     fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
+    fill(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
     fake_cluster.clear_requests()
     made = []
 

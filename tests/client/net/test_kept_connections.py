@@ -23,7 +23,7 @@ from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import QUICK, open_cluster, settings, values_of, write
+from tests.client.support import QUICK, fill, open_cluster, settings, values_of
 from tests.support.options import parse_producer_options
 from tests.support.partition_producer import PartitionProducer
 from tests.support.waiting import wait_until
@@ -42,7 +42,7 @@ def none_kept() -> Iterator[None]:
 @pytest.fixture
 def filled(fake_cluster: FakeCluster) -> FakeCluster:
     fake_cluster.create_topic("t", partitions=3)
-    write(fake_cluster, "t", ROWS, partitions=3, per_send=10)
+    fill(fake_cluster, "t", ROWS, partitions=3, per_send=10)
     fake_cluster.clear_requests()
     return fake_cluster
 
@@ -318,7 +318,7 @@ def test_a_topic_made_again_between_two_tasks_is_noticed(filled: FakeCluster) ->
         cluster.topics(["t"])
         before = cluster.topic_id("t")
     filled.recreate_topic("t")
-    write(filled, "t", ROWS, partitions=3, per_send=10)
+    fill(filled, "t", ROWS, partitions=3, per_send=10)
     with Cluster(given.client) as cluster:
         cluster.topics(["t"])
         after = cluster.topic_id("t")

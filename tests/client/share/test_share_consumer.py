@@ -39,7 +39,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
-from tests.client.support import settings, write
+from tests.client.support import fill, settings
 from tests.support.waiting import Hold, wait_until
 
 EXPLICIT = {"share.acknowledgement.mode": "explicit"}
@@ -106,7 +106,7 @@ def respond_with(
 def test_one_metadata_request_and_no_wakeups_without_a_reason(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(fake, "t", 30)
+    fill(fake, "t", 30)
     fake.clear_requests()
     wakeups = 0
     receive = ShareFetcher.receive
@@ -127,7 +127,7 @@ def test_one_metadata_request_and_no_wakeups_without_a_reason(
 
 
 def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
-    write(fake, "t", 30)
+    fill(fake, "t", 30)
     with member(fake) as consumer:
         assert consumer.acquisition_lock_timeout_ms is None
         first = poll(consumer)
@@ -150,7 +150,7 @@ def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
 
 
 def test_metrics(fake: FakeCluster) -> None:
-    write(fake, "t", 30)
+    fill(fake, "t", 30)
     with member(fake) as consumer:
         poll(consumer)
         consumer.commit()
@@ -170,11 +170,11 @@ def test_metrics(fake: FakeCluster) -> None:
 
 def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
     fake.create_topic("one")
-    write(fake, "one", 10)
+    fill(fake, "one", 10)
     with member(fake, "one") as consumer:
         poll(consumer, 10)
         consumer.poll(0.3)
-        write(fake, "one", 10)
+        fill(fake, "one", 10)
         poll(consumer, 10)
     fetches = [row.message for row in fake.requests_of("ShareFetch")]
     assert [row.share_session_epoch for row in fetches] == list(range(len(fetches)))
@@ -183,7 +183,7 @@ def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
 
 
 def test_commit_waits_for_the_response(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     results: list[Any] = []
     with member(fake) as consumer:
         consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
@@ -196,7 +196,7 @@ def test_commit_waits_for_the_response(fake: FakeCluster) -> None:
 
 
 def test_close_gives_back_what_is_not_acknowledged(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
     assert said(fake) == []
@@ -209,7 +209,7 @@ def test_close_gives_back_what_is_not_acknowledged(fake: FakeCluster) -> None:
 )
 def test_a_member_that_is_dropped_without_close_leaves(fake: FakeCluster) -> None:
     """Its thread must not keep it alive: it would hold its records, and stay in the group."""
-    write(fake, "t", 3, partitions=2)
+    fill(fake, "t", 3, partitions=2)
     dropped = member(fake)
     poll(dropped, 3)
     threads = [thread for thread in threading.enumerate() if thread.name == "kafka-group-g"]
@@ -223,7 +223,7 @@ def test_a_member_that_is_dropped_without_close_leaves(fake: FakeCluster) -> Non
 
 
 def test_explicit(fake: FakeCluster) -> None:
-    write(fake, "t", 6)
+    fill(fake, "t", 6)
     with member(fake, **EXPLICIT) as consumer:
         rows = poll(consumer)
         consumer.acknowledge(rows[0])
@@ -246,13 +246,13 @@ def test_explicit(fake: FakeCluster) -> None:
 
 
 def test_renewed_records_come_again_before_new_ones(fake: FakeCluster) -> None:
-    write(fake, "t", 6)
+    fill(fake, "t", 6)
     with member(fake, **EXPLICIT) as consumer:
         rows = poll(consumer)
         for row in rows:
             kind = AcknowledgeType.RENEW if row.offset in (1, 4) else AcknowledgeType.ACCEPT
             consumer.acknowledge(row, kind)
-        write(fake, "t", 3)
+        fill(fake, "t", 3)
         again = poll(consumer)
         assert again == [rows[1], rows[4]], "the same records, not delivered anew"
         assert said(fake) == [(0, 5, (1, 4, 1, 1, 4, 1))]
@@ -274,7 +274,7 @@ def test_renewed_records_come_again_before_new_ones(fake: FakeCluster) -> None:
 
 
 def test_a_renewal_that_fails(fake: FakeCluster) -> None:
-    write(fake, "t", 2)
+    fill(fake, "t", 2)
     results = []
     with member(fake, **EXPLICIT) as consumer:
         consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
@@ -288,7 +288,7 @@ def test_a_renewal_that_fails(fake: FakeCluster) -> None:
 
 
 def test_who_ends_gives_back_what_it_would_have_renewed(fake: FakeCluster) -> None:
-    write(fake, "t", 3)
+    fill(fake, "t", 3)
     with member(fake, **EXPLICIT) as consumer:
         for row in poll(consumer):
             consumer.acknowledge(row, AcknowledgeType.RENEW)
@@ -301,7 +301,7 @@ def test_a_renewal_needs_kafka_4_2(fake_cluster_factory: Any) -> None:
     old = {"ShareAcknowledge": (1, 1)}
     cluster = fake_cluster_factory(1, kafka_version="4.2", api_versions=old)
     cluster.create_topic("t")
-    write(cluster, "t", 1)
+    fill(cluster, "t", 1)
     with member(cluster, **EXPLICIT) as consumer:
         (row,) = poll(consumer)
         with pytest.raises(UnsupportedVersionError, match=r"RENEW needs Kafka 4.2 .* t-0"):
@@ -311,7 +311,7 @@ def test_a_renewal_needs_kafka_4_2(fake_cluster_factory: Any) -> None:
 
 
 def test_acknowledge_says_what_it_wants(fake: FakeCluster) -> None:
-    write(fake, "t", 2)
+    fill(fake, "t", 2)
     with member(fake) as consumer:
         (row, *_) = poll(consumer)
         with pytest.raises(ConsumerStateError, match=r"share.acknowledgement.mode=explicit"):
@@ -327,7 +327,7 @@ def test_acknowledge_says_what_it_wants(fake: FakeCluster) -> None:
 
 
 def test_two_members_share_one_partition(fake: FakeCluster) -> None:
-    write(fake, "t", 40)
+    fill(fake, "t", 40)
     with member(fake, max_poll_records=10) as first, member(fake, max_poll_records=10) as second:
         got = [poll(consumer, 10) for consumer in (first, second, first, second)]
         for consumer in (first, second):
@@ -339,7 +339,7 @@ def test_two_members_share_one_partition(fake: FakeCluster) -> None:
 def test_a_lost_session_gives_the_records_to_others(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         fake.fault(
@@ -361,7 +361,7 @@ def test_a_lost_session_gives_the_records_to_others(
 def test_a_broken_connection_is_reported(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         fake.fault(Drop.BEFORE, api="ShareFetch", broker=fake.leader("t", 0))
@@ -373,7 +373,7 @@ def test_a_broken_connection_is_reported(
 
 def test_records_of_a_session_that_is_over_cannot_be_acknowledged(fake: FakeCluster) -> None:
     """Between poll and acknowledge, another fetch of the same leader found the session gone."""
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake, **EXPLICIT) as consumer:
         rows = poll(consumer)
         for session in consumer._fetcher._leaders.values():
@@ -385,7 +385,7 @@ def test_records_of_a_session_that_is_over_cannot_be_acknowledged(fake: FakeClus
 
 
 def test_time_is_over(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         share(fake).held.clear()
@@ -396,7 +396,7 @@ def test_time_is_over(fake: FakeCluster) -> None:
 
 
 def test_the_leader_moves(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         rows = poll(consumer)
         former = fake.leader("t", 0)
@@ -415,7 +415,7 @@ def test_the_leader_moves(fake: FakeCluster) -> None:
 
 
 def test_a_broker_that_dies(fake: FakeCluster) -> None:
-    write(fake, "t", 40, partitions=2, per_send=10)
+    fill(fake, "t", 40, partitions=2, per_send=10)
     seen: set[tuple[int, int]] = set()
     with member(fake) as consumer:
         rows = poll(consumer)
@@ -434,7 +434,7 @@ def test_a_broker_that_dies(fake: FakeCluster) -> None:
 def test_an_outage_does_not_warn_of_each_lookup(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         consumer.commit()  # else the outage may hit its acknowledgements, which is a warning
@@ -451,7 +451,7 @@ def test_an_outage_does_not_warn_of_each_lookup(
 
 
 def test_no_response_to_commit(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         hold = Hold()
@@ -463,7 +463,7 @@ def test_no_response_to_commit(fake: FakeCluster) -> None:
 
 def test_damage_is_an_error_once_and_the_rest_is_read(fake: FakeCluster) -> None:
     for _ in range(3):
-        write(fake, "t", 20)
+        fill(fake, "t", 20)
     raw = bytearray(fake.log("t", 0).raw())
     first, second, third = (batch.size_bytes for batch in fake.log("t", 0).batches())
     raw[first + second - 3] ^= 0xFF
@@ -508,7 +508,7 @@ def test_partitions_that_an_response_cannot_have(fake: FakeCluster, numbers: lis
 
 
 def test_an_response_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
-    write(fake, "t", 3)
+    fill(fake, "t", 3)
     with member(fake) as consumer:
         poll(consumer)
         fake.fault(lambda _: ShareAcknowledgeResponse(), api="ShareAcknowledge")
@@ -557,7 +557,7 @@ def test_who_may_not_read(fake: FakeCluster) -> None:
 def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) -> None:
     """In one response: the session goes on, and what else was acquired in it."""
     fake.create_topic("two", partitions=4)
-    write(fake, "two", 40, partitions=4, per_send=10)
+    fill(fake, "two", 40, partitions=4, per_send=10)
     hidden = fake.leader("two", 0)
     topic_id = fake.state.topics["two"].topic_id
     handler = fake.handlers["ShareFetch"]
@@ -592,7 +592,7 @@ def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) ->
 
 
 def test_an_error_of_a_whole_response_keeps_the_session(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         first = poll(consumer)
         fake.fault(
@@ -605,7 +605,7 @@ def test_an_error_of_a_whole_response_keeps_the_session(fake: FakeCluster) -> No
 
 
 def test_an_outcome_beside_an_error_is_reported(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     results: list[Any] = []
     with member(fake) as consumer:
         consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
@@ -625,7 +625,7 @@ def test_an_outcome_beside_an_error_is_reported(fake: FakeCluster) -> None:
 
 
 def test_a_topic_that_may_not_be_read(fake: FakeCluster) -> None:
-    write(fake, "t", 3)
+    fill(fake, "t", 3)
     error = ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     # Of the leader that has the records: they might arrive before an error of the other one.
     fake.fault(error, api="ShareFetch", broker=fake.leader("t", 0))
@@ -671,7 +671,7 @@ def test_wakeup_from_another_thread(fake: FakeCluster) -> None:
 def test_ctrl_c_inside_poll_gives_the_records_back(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(fake, "t", 5)
+    fill(fake, "t", 5)
     with member(fake) as consumer:
         collect = module.ShareConsumer._collect
 
@@ -698,7 +698,7 @@ def test_ctrl_c_at_each_line_loses_no_record(fake: FakeCluster) -> None:
         left = line
         name = f"lines-{line}"
         fake.create_topic(name)
-        write(fake, name, 20)
+        fill(fake, name, 20)
 
         def trace(frame: Any, event: str, arg: Any) -> Any:
             nonlocal left
@@ -756,7 +756,7 @@ def test_it_is_used_by_one_thread_and_not_after_close(fake: FakeCluster) -> None
 
 
 def test_unsubscribe_and_again(fake: FakeCluster) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         consumer.unsubscribe()
@@ -788,7 +788,7 @@ def test_settings_that_a_share_consumer_does_not_have(fake: FakeCluster) -> None
 def test_a_failure_without_a_callback_is_a_warning(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(fake, "t", 10)
+    fill(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
         share(fake).held.clear()

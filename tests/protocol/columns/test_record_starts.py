@@ -192,8 +192,8 @@ def test_windows_of_seeds_take_little_memory(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(record_starts, "as_strided", noted)
     chance = np.random.default_rng(3)
-    tiny = chance.integers(6, 9, 100_000).tolist()
-    huge = chance.integers(3000, 4000, 600).tolist()
+    tiny = chance.integers(6, 9, 30_000).tolist()
+    huge = chance.integers(3000, 4000, 200).tolist()
     assert all(same_as_slow([(records(tiny), len(tiny)), (records(huge), len(huge))]))
     assert [window < 200 for _, window in shapes] == [True]
 
