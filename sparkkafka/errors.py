@@ -92,8 +92,8 @@ class ErrorCode(enum.IntEnum):
     NOT_LEADER_OR_FOLLOWER = (6, True, True,
         "another broker leads the partition now; new metadata says which")
     REQUEST_TIMED_OUT = (7, True, False,
-        "the broker was not done within the request's timeout, as when replicas lag; a write may "
-        "still have happened")
+        "the broker was not done within the request's timeout, as when replicas lag or are down; a "
+        "write may still have happened")
     BROKER_NOT_AVAILABLE = (8, False, False,
         "the broker that this is about is down")
     REPLICA_NOT_AVAILABLE = (9, True, True,
@@ -121,7 +121,8 @@ class ErrorCode(enum.IntEnum):
         "the batch does not fit into a log segment; lower {prefix}batch.size or raise "
         "segment.bytes of the topic")
     NOT_ENOUGH_REPLICAS = (19, True, False,
-        "fewer replicas in sync than the topic's min.insync.replicas, so nothing was written")
+        "fewer replicas in sync than the topic's min.insync.replicas, so nothing was written: "
+        "start the other replicas' brokers (a full disk ends them)")
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (20, True, False,
         "written by the leader, but fewer replicas are in sync than min.insync.replicas; a second "
         "try may duplicate the records")
@@ -211,8 +212,8 @@ class ErrorCode(enum.IntEnum):
     OPERATION_NOT_ATTEMPTED = (55, False, False,
         "not attempted, since another part of the same request failed")
     KAFKA_STORAGE_ERROR = (56, True, True,
-        "the disk with the partition's log failed on this broker; another replica takes over if "
-        "there is one")
+        "the disk with the partition's log failed, or is full, on this broker; another replica "
+        "takes over if there is one")
     LOG_DIR_NOT_FOUND = (57, False, False,
         "the broker has no log directory of this path; see its log.dirs")
     SASL_AUTHENTICATION_FAILED = (58, False, False,
