@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
+import os
 import re
 import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.testing import registry as registry_module
 from sparkkafka.testing.kafka.ports import ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
-from sparkkafka.testing.registry import SchemaRegistry
+from sparkkafka.testing.registry import SchemaRegistry, main
 from tests.real.processes import assert_a_killed_run_leaves_nothing
 from tests.support.certificates import signed
 
@@ -186,10 +190,9 @@ def test_nothing_is_left_behind_when_the_run_is_killed(schema_registry: SchemaRe
     assert_a_killed_run_leaves_nothing(_UNTIL_KILLED, signal.SIGKILL)
 
 
+@pytest.mark.soak  # without Java below, in each run
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_runs_one_until_it_is_told_to_stop(
     schema_registry: SchemaRegistry, number: signal.Signals
 ) -> None:
@@ -229,6 +232,57 @@ def test_impossible_arguments_are_named() -> None:
         registry.call("GET", "/subjects")
     registry.stop()
     registry.close()
+
+
+class _Opened:
+    """A registry that answers, after the signal."""
+
+    url = "http://127.0.0.1:7"
+    running = True
+
+    def __init__(self, number: signal.Signals | None, port: int, say: Any) -> None:
+        self.number, self.port = number, port
+
+    def __enter__(self) -> _Opened:
+        if self.number is None:
+            self.running = False
+        else:
+            threading.Timer(0.1, os.kill, (os.getpid(), self.number)).start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        print("removed", file=sys.stderr)
+
+    def log_tail(self) -> str:
+        return "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "end"),
+    [
+        (signal.SIGINT, 0, "removed\n\nstopped, and its schemas removed\n"),
+        (signal.SIGTERM, 0, "removed\n\nstopped, and its schemas removed\n"),
+        (None, 1, "the registry ended:\nout of memory\nremoved\n"),
+    ],
+)
+def test_the_command(
+    number: signal.Signals | None,
+    code: int,
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(registry_module, "SchemaRegistry", functools.partial(_Opened, number))
+    monkeypatch.setattr(registry_module, "find_java", lambda **_: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(["--port", "7"]) == code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    error = capsys.readouterr().err
+    assert '.option("schema.registry.url", "http://127.0.0.1:7")' in error
+    assert error.endswith(end)
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
