@@ -35,7 +35,7 @@ WAIT_S = 20
 TP = TopicPartition("t", 0)
 
 
-@pytest.fixture(params=["2.1 v1", "2.8 v1", "4.0 v1", "4.0 v2"])
+@pytest.fixture(params=["2.1 v1", "4.0 v1", "4.0 v2"])
 def fake(fake_cluster_factory: Any, request: Any) -> FakeCluster:
     """Brokers of several ages, and with either protocol of transactions."""
     release, version = request.param.split(" v")

@@ -260,7 +260,7 @@ def test_rows_with_an_item_that_does_not_fit_are_found_together(
         '"counts":[1, -2 ,null],"sums":{"a, b": 1,"]":null},"oks":[ ],"days":[ "2024-01-02" ]',
         '"counts":[],"sums":{},"oks":[true,false],"days":null',
     )
-    rows = [f'{{"id":{n},{value if n % 10 == 5 else good[n % 2]}}}'.encode() for n in range(1000)]
+    rows = [f'{{"id":{n},{value if n % 10 == 5 else good[n % 2]}}}'.encode() for n in range(300)]
     normalized = []
     read = JsonNormalizer.read
 
@@ -478,8 +478,7 @@ def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.Monk
     }
 
 
-@pytest.mark.parametrize("rest", [False, True])
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("last", "rest"), [(False, False), (True, True)])
 @pytest.mark.parametrize(
     ("part", "other"),
     [
