@@ -263,15 +263,8 @@ def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "no-such-topic"}, "no-such-topic"),
         ({"assign": '{"TOPIC":[0,5]}'}, "TOPIC-5 (TOPIC has 2 partitions)"),
-        ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":{"0":1}}'}, "Missing: TOPIC-1"),
-        ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":'}, "Expected e.g."),
-        ({"subscribe": "TOPIC", "startingOffsets": "latest"}, "can't be latest for batch"),
         ({"subscribe": "TOPIC", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"subscribe": "TOPIC", "startingOffsets": "committed"}, "set kafka.group.id"),
-        ({"subscribePattern": "("}, "not a regular expression"),
-        ({}, "One of the following options must be specified"),
     ],
 )
 def test_errors_name_the_culprit(

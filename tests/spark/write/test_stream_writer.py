@@ -205,20 +205,9 @@ def test_missing_topics_are_made(sinks: Sinks, filled: str) -> None:
     assert len(sinks.rows(f"{filled}-made", 3)) == 100
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"topc": "t"}, "did you mean 'topic'?"),
-        ({}, "topic option required when no 'topic' attribute is present"),
-        ({"topic": "t", "kafka__acks": "2"}, "kafka.acks must be all"),
-    ],
-)
-def test_bad_options_fail_the_query_by_name(
-    sinks: Sinks, filled: str, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(PySparkException) as caught:
-        sinks.run(sinks.source(filled).select("value"), "q", **options)
-    assert message in str(caught.value)
+def test_a_bad_option_fails_the_query_by_name(sinks: Sinks, filled: str) -> None:
+    with pytest.raises(PySparkException, match=r"did you mean 'topic'\?"):
+        sinks.run(sinks.source(filled).select("value"), "q", topc="t")
 
 
 @pytest.mark.jvm

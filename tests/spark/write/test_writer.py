@@ -680,6 +680,26 @@ def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
     assert b"hunter2" not in pickled
 
 
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ("val string", {}, "('val AS value'), or write all as to_json(struct(*)) AS value"),
+        (
+            "id string",
+            {"valueFormat": "avro", "schema.registry.url": "http://127.0.0.1:1"},
+            "('… AS value'), or write all as struct(*) AS value",
+        ),
+        ("value string", {"topc": "t"}, "did you mean 'topic'?"),
+        ("value string", {"kafka.acks": "2"}, "kafka.acks must be all"),
+        ("value string", {"deliveryGuarantee": "once"}, "at-least-once or exactly-once"),
+    ],
+)
+def test_planning_names_the_culprit(schema: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        KafkaDataSource({**WRITE, "topic": "t", **options}).writer(ddl(schema), overwrite=False)
+    assert message in str(caught.value)
+
+
 def test_overwrite_is_refused_with_the_reason() -> None:
     with pytest.raises(OptionError, match=r"only be appended to.*mode\('append'\)"):
         KafkaDataSource({**WRITE, "topic": "t"}).writer(ddl("value string"), overwrite=True)
