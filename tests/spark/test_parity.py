@@ -25,7 +25,11 @@ T0 = 1_700_000_000_000
 
 REFUSED = "refused"
 
-IMPATIENT = {"kafkaConsumer.pollTimeoutMs": "3000", "kafka.fetch.max.wait.ms": "20"}
+IMPATIENT = {
+    "kafkaConsumer.pollTimeoutMs": "3000",
+    "kafka.fetch.max.wait.ms": "20",
+    "fetchOffset.retryIntervalMs": "10",
+}
 """The JVM connector waits for what never comes, and half a second behind the end of a range."""
 
 Read = Callable[..., Any]
@@ -84,9 +88,9 @@ def again(name: str, topic: str = "A", **options: Any) -> Any:
 
 CASES = [
     case("whole topic"),
-    case("two topics", subscribe="A,B"),
+    again("two topics", subscribe="A,B"),
     case("topics with blanks", subscribe=" A , B ,"),
-    case("pattern", subscribePattern="^(A|B)$"),
+    again("pattern", subscribePattern="^(A|B)$"),
     case("pattern, part of a name", subscribePattern="^A"),
     case("pattern without a match", subscribePattern="^no-such-topic-at-all$"),
     case("bad pattern", subscribePattern="(("),
@@ -113,7 +117,7 @@ CASES = [
     case("start behind end", startingOffsets=(6, 0, 0), endingOffsets=(5, 1, 0)),
     case("a partition is missing", startingOffsets=(1, 1)),
     case("a partition too many", startingOffsets=(1, 1, 0, 0)),
-    case("a missing one at the end", endingOffsets=(1, 1)),
+    again("a missing one at the end", endingOffsets=(1, 1)),
     case(
         "other partitions at both ends",
         assign='{"A":[0]}',
@@ -122,7 +126,7 @@ CASES = [
     ),
     case("offsets of another topic", startingOffsets='{"B":{"0":1}}'),
     case("offsets that are text", startingOffsets='{"A":{"0":"x"}}'),
-    case("offsets that are a list", startingOffsets='{"A":[1]}'),
+    again("offsets that are a list", startingOffsets='{"A":[1]}'),
     again("offsets cut off", startingOffsets='{"A":{"0":1'),
     again("starting time", startingTimestamp=ms(3), **LATEST),
     case("starting time between records", startingTimestamp=ms(3.5), **LATEST),
@@ -130,7 +134,7 @@ CASES = [
         "strategy in capitals", startingTimestamp=ms(3), startingOffsetsByTimestampStrategy="LATEST"
     ),
     case("starting time before all, error", assign='{"A":[0,1]}', startingTimestamp=ms(-5)),
-    case("starting time, an empty partition", startingTimestamp=ms(3)),
+    again("starting time, an empty partition", startingTimestamp=ms(3)),
     case("starting time behind all", startingTimestamp=ms(50)),
     case("starting time behind all, latest", startingTimestamp=ms(50), **LATEST),
     case("bad strategy", startingTimestamp=ms(50), startingOffsetsByTimestampStrategy="first"),
@@ -155,13 +159,13 @@ CASES = [
     ),
     again("ending times by partition", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
     case("times by partition, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
-    case(
+    again(
         "times by partition, start behind end",
         startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)),
         endingOffsetsByTimestamp=(ms(2), ms(9), ms(1)),
         **LATEST,
     ),
-    case("times by partition, bad JSON", startingOffsetsByTimestamp='{"A":{"0":', **LATEST),
+    again("times by partition, bad JSON", startingOffsetsByTimestamp='{"A":{"0":', **LATEST),
     case(
         "time before offsets",
         startingTimestamp=ms(5),
@@ -205,7 +209,7 @@ CASES = [
     again("maxRecordsPerPartition", maxRecordsPerPartition="3"),
     again("maxRecordsPerPartition 0", maxRecordsPerPartition="0"),
     case("both splits", maxRecordsPerPartition="6", minPartitions="9"),
-    case("splits of offsets", minPartitions="5", startingOffsets=(2, 3, 0)),
+    again("splits of offsets", minPartitions="5", startingOffsets=(2, 3, 0)),
     again("headers", includeHeaders="true"),
     case("headers in capitals", includeHeaders="TRUE"),
     case("failOnDataLoss no boolean", failOnDataLoss="maybe"),
@@ -260,11 +264,11 @@ STREAMS = [
     again("no subscription", topic=""),
     again("offsets", startingOffsets=(3, 4, 0)),
     case("offsets, all three kinds", startingOffsets=(3, -1, -2)),
-    case("offsets, one missing", startingOffsets=(3, 4)),
+    again("offsets, one missing", startingOffsets=(3, 4)),
     case("offsets behind the log", startingOffsets=(99, 4, 0)),
     case("offsets behind the log, may lose", startingOffsets=(99, 4, 0), failOnDataLoss="false"),
     again("offsets, bad JSON", startingOffsets='{"A":{"0":1'),
-    case("offsets, a word", startingOffsets="begin"),
+    again("offsets, a word", startingOffsets="begin"),
     case("time", startingTimestamp=ms(3), **LATEST),
     case("time behind all", startingTimestamp=ms(50)),
     again("time behind all, latest", startingTimestamp=ms(50), **LATEST),
@@ -272,14 +276,14 @@ STREAMS = [
     again("times, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
     again("time before offsets", startingTimestamp=ms(5), startingOffsets="no JSON", **LATEST),
     case("ending offsets", startingOffsets="earliest", endingOffsets="latest"),
-    case("ending times", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
+    again("ending times", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
     case("cap", startingOffsets="earliest", maxOffsetsPerTrigger="6"),
     again("cap 1000", startingOffsets="earliest", maxOffsetsPerTrigger="1000"),
     again("cap no number", startingOffsets="earliest", maxOffsetsPerTrigger="many"),
     case("minimum above cap", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="7"),
     case("minimum", startingOffsets="earliest", minOffsetsPerTrigger="5"),
     case("delay", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1s"),
-    case("delay, bad unit", minOffsetsPerTrigger="5", maxTriggerDelay="1 week"),
+    again("delay, bad unit", minOffsetsPerTrigger="5", maxTriggerDelay="1 week"),
     again("splits", startingOffsets="earliest", minPartitions="7", maxRecordsPerPartition="4"),
     again("headers", startingOffsets="earliest", includeHeaders="true"),
     case("no such topic", subscribe="no-such-topic-at-all"),
@@ -301,7 +305,6 @@ def test_streams_have_the_same_rows_and_offsets_or_both_refuse(
     given = {name.replace("__", "."): text for name, text in given.items() if text}
     given |= {
         "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
-        "fetchOffset.retryIntervalMs": "10",
         **IMPATIENT,
     }
     found = [_stream(spark, format, given, tmp_path) for format in ("pykafka", jvm_connector)]
