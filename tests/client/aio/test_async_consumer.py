@@ -190,6 +190,40 @@ def test_a_seek_or_pause_gives_back_what_the_iteration_has_left(fake_cluster: Fa
     asyncio.run(main())
 
 
+def test_each_way_to_go_elsewhere_drops_what_the_iteration_has_left(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("t", partitions=2)
+    fake_cluster.create_topic("other")
+    fill(fake_cluster, "t", 200, partitions=2)
+
+    async def main() -> None:
+        async with consumer(fake_cluster) as source, asyncio.timeout(WAIT_S):
+            await source.assign([TP, OTHER])
+            (first,) = await take(source, 1)
+            kept = OTHER if first.partition == 0 else TP
+            await source.assign([kept])
+            assert {record.partition for record in await take(source, 20)} == {kept.partition}
+            await source.commit()
+            await source.seek_to_beginning([kept])
+            assert offsets(await take(source, 2)) == [0, 1]
+            await source.seek_to_committed([kept])
+            assert offsets(await take(source, 2)) == [20, 21]
+            await source.seek_to_end([kept])
+            assert not await source.poll(0.1)
+            await source.seek(kept, 0)
+            await take(source, 1)
+            await source.unsubscribe()
+            with pytest.raises(ConsumerStateError):
+                await source.poll(0)
+            await source.subscribe(["t"])
+            await take(source, 1)
+            await source.subscribe(["other"])
+            assert not await source.poll(0.1)
+
+    asyncio.run(main())
+
+
 def test_a_seek_or_poll_inside_of_an_iteration(filled: FakeCluster) -> None:
     async def main() -> None:
         async with consumer(filled) as source:
@@ -226,6 +260,8 @@ def test_batches_are_records_or_arrow_tables(filled: FakeCluster) -> None:
                 if rows == 100:
                     break
             assert await source.position(TP) == COUNT
+            fetched = source.metrics()["consumer-fetch-manager-metrics"]
+            assert fetched["records-consumed-total"] == COUNT
 
     asyncio.run(main())
 
