@@ -235,7 +235,7 @@ def test_only_get_is_answered(fake, method):
     [
         ("/secret", 404),
         ("/api", 404),
-        ("/../server.py", 404),
+        ("/../ui.py", 404),
         ("/page.py", 404),
         ("/api/topic?name=nobody", 404),
         ("/api/group", 404),
@@ -253,7 +253,7 @@ def test_unknown_paths_and_parameters(fake, path, status):
 
 def test_other_paths_are_not_found(fake, capsys):
     with serving(fake) as page:
-        for path in ("HTTP://[", "/[", "/../server.py", "/%2e%2e/server.py", "*"):
+        for path in ("HTTP://[", "/[", "/../ui.py", "/%2e%2e/ui.py", "*"):
             assert page.request(path).status == 404
     assert capsys.readouterr().err == ""
 

@@ -118,7 +118,7 @@ def test_by_tls_and_stopped_and_started_again(
     monkeypatch: pytest.MonkeyPatch,
     schema_registry_factory: SchemaRegistryFactory,
 ) -> None:
-    """Schemas and ids survive (those of `kill`, too: see test_registry_client_real). The caller's
+    """Schemas and ids survive (those of `kill`, too: see test_schema_outages). The caller's
     variables are not the registry's."""
     monkeypatch.setenv("QUARKUS_HTTP_ROOT_PATH", "/elsewhere")
     monkeypatch.setenv("AUTH_ENABLED", "true")
