@@ -564,10 +564,9 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             generation, phase = thread.generation, thread.phase
         # Until all members have joined, which may take max.poll.interval.ms, the coordinator takes
         # commits of the last generation: a cooperative member reads on meanwhile. (Java's refuses.)
-        is_before_join = phase in (Phase.TO_JOIN, Phase.JOINING) and (
-            generation.generation_id == self._last_generation_id != NO_GENERATION
-        )
-        if phase is not Phase.JOINED and not is_before_join:
+        reads_on = thread.assignors.cooperative and phase in (Phase.TO_JOIN, Phase.JOINING)
+        is_known = generation.generation_id != NO_GENERATION
+        if phase is not Phase.JOINED and not (reads_on and is_known):
             code = (
                 errors.ErrorCode.REBALANCE_IN_PROGRESS
                 if phase in REBALANCING

@@ -549,6 +549,23 @@ def test_commits_count_until_all_have_joined(fake):
         assert [name for name, _ in first.calls].count("lost") == 0
 
 
+def test_commits_count_if_the_next_rebalance_begins_before_the_last_one_ended(fake):
+    with TestMember(fake, **COOPERATIVE) as first, TestMember(fake, **COOPERATIVE) as new:
+        with TestMember(fake, **COOPERATIVE) as dead:
+            settle(first, dead)
+            generation_id = fake.group_generation("g")
+            fake.fault(Delay(200, before=True), api="SyncGroup", times=2)
+            first.thread.request_rejoin("for the test")
+            poll_until(
+                lambda: {first.thread.phase, dead.thread.phase} == {Phase.SYNCING}, first, dead
+            )
+            dead.close(leave=False)  # the rebalance waits for it
+        poll_until(lambda: first.thread.phase is Phase.JOINING, first, new)
+        assert first.thread.generation.generation_id == generation_id + 1
+        first.commit({"t-0": 3})
+        assert fake.committed("g") == {("t", 0): 3}
+
+
 def test_a_heartbeat_does_not_wait_behind_a_sync_group(fake):
     fake.fault(Delay(2_000, before=True), api="SyncGroup")
     with TestMember(fake) as one:
