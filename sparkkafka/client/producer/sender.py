@@ -714,7 +714,8 @@ class Sender:
             # A broker gives no other response to a request above its socket.request.max.bytes.
             error = KafkaConnectionError(
                 f"{error}; the largest Produce request without a response had {largest_bytes} "
-                "bytes of records: if the broker closes the connection at each such request, lower "
+                "bytes of records: if the broker closes the connection at each such request, it is "
+                "above socket.request.max.bytes of the broker: raise that, or lower "
                 f"{self._prefix}max.request.size={self._options.max_request_size}"
             )
         log.info("%s", error)

@@ -248,6 +248,18 @@ def test_a_broker_that_never_answers_leaves_the_outcome_open(fake_cluster):
     assert raised.value.written is Written.UNKNOWN
 
 
+def test_a_request_that_the_broker_finds_too_large(fake_cluster):
+    """A broker closes the connection, without a response."""
+    fake_cluster.create_topic("t")
+    given = settings(fake_cluster, delivery_timeout_ms=900, request_timeout_ms=800, linger_ms=0)
+    text = r" 200\d+ bytes of records.*socket\.request\.max\.bytes.*max\.request\.size=1048576"
+    with Producer(given) as producer:
+        producer.send("t", b"small").result()
+        fake_cluster.fault(Drop.BEFORE, api="Produce", times=None)
+        with pytest.raises(ProduceError, match=text):
+            producer.send("t", bytes(200_000)).result()
+
+
 def test_a_producer_that_failed_stays_failed(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
