@@ -74,8 +74,7 @@ class JsonDecoder:
     separate. strict: as raw, but, if the rest or exactness needs it, fails if a text has a field
     that the type lacks.
 
-    separate_fields: the outermost fields that pyarrow's reader does not read. With exactness, there
-    are none.
+    separate_fields: the outermost fields that pyarrow's reader does not read.
     """
 
     def __init__(self, root: JsonNode, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -112,7 +111,7 @@ class JsonDecoder:
                 self.separate_fields[name] = _SeparateField(node)
         self.raw: BlockReader | None = None
         self.strict: BlockReader | None = None
-        if root.kind == JsonKind.STRUCT and not (self.exact and self.separate_fields):
+        if root.kind == JsonKind.STRUCT:
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
             raw_node = JsonNode(JsonKind.STRUCT, raw_type, readable)
             self.raw = self.strict = BlockReader(raw_node, normalized=False)
@@ -304,11 +303,11 @@ class _Batch:
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
-                    if self._decoder.exact:  # read one by one, to find the bad row
-                        others.append(rows)
-                        continue
                     block = raw.read(texts)
                     has_rests = True  # the fields at which `strict` failed
+                if self._decoder.exact and (has_rests or (fields and self._have_others(texts))):
+                    others.append(rows)  # read one by one, to find the bad row
+                    continue
                 if fields:
                     block = self._add_fields(block, rows, fields)
                 if has_rests:
@@ -533,6 +532,13 @@ class _Batch:
             for field in self._decoder.type
         ]
         return pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
+
+    def _have_others(self, texts: pa.Array) -> bool:
+        """Return whether some texts may have a field that the type lacks."""
+        others = other_fields(
+            *arrays.content_of(texts), *self._decoder.normalizer.field_names, misfits={}
+        )
+        return bool(len(others.texts) or others.is_unclear.any())
 
     def _add_rests_of_fitting(self, rows: Ints) -> None:
         """Add the rests of rows that were read by pyarrow's reader. Their rests are fields that the

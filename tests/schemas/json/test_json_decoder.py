@@ -1074,6 +1074,24 @@ def test_arrays_for_maps_in_all_rows_are_left_in_the_rest() -> None:
     assert read.values.field("id").to_pylist() == [1] * 100
 
 
+def test_texts_with_maps_that_are_to_be_written_are_read_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    item = {"type": "object", "additionalProperties": {"type": "integer"}}
+    schema = Schema("json", json.dumps({"type": "object", "properties": {"a": item, "b": item}}))
+    kind = arrow_type(schema)
+    forms = ('{"a": {"k": %d}, "b": {}}', '{"b": {"k": 2}, "a": {"k": %d}}')
+    rows = [(forms[number % 2] % number).encode() for number in range(200)]
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "read", None)  # which reads one by one
+        good = exact_decoder(schema, kind).decode(pa.array(rows, pa.binary()))
+    assert good.values.field("a").to_pylist() == [[("k", number)] for number in range(200)]
+    rows[7] = b'{"a": {"k": 7}, "c": 1}'
+    bad = exact_decoder(schema, kind).decode(pa.array(rows, pa.binary()))
+    assert bad.bad_rows.tolist() == [7]
+    assert bad.reasons[0].startswith("field c: the schema has no such field")
+
+
 def test_rest_needs_objects() -> None:
     with pytest.raises(OptionError, match="rescuedColumn needs JSON objects"):
         decoder(NO_SCHEMA, None, pa.list_(pa.int64()), rest=True)
