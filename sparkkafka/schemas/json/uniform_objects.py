@@ -594,7 +594,10 @@ def _are_digits(characters: Bytes) -> Flags:
 def _flag_points(numbers: pa.Array, flags: Flags) -> None:
     """Flag the numbers with a point before their exponent, as 1.e5: they are no JSON."""
     data, offsets = arrays.content_of(numbers)
-    exponents = np.flatnonzero(data | 0x20 == ord("e"))
+    is_exponent = data | 0x20 == ord("e")
+    if not is_exponent.any():
+        return
+    exponents = np.flatnonzero(is_exponent)
     points = exponents[data.take(exponents - 1, mode="clip") == ord(".")]
     flags[np.searchsorted(offsets, points, "right") - 1] = True
 
