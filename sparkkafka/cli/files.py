@@ -240,7 +240,8 @@ def read_table_file(path: Path) -> Iterator[NumberedRows]:
     """Yield the rows of a file, some ten thousand at a time, all with the same schema.
 
     In a CSV file the column `headers` is parsed as JSON. Raises OSError, OptionError for a file
-    that is not what its ending says, BadRowError for invalid headers.
+    that is not what its ending says, BadRowError for invalid headers, and for a row of CSV with
+    more or fewer columns than the header.
     """
     kind = file_kind(path, "--input")
     rows_before = 0
@@ -294,13 +295,33 @@ def _read_batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
+        bad: list[Any] = []  # the first row with another number of columns than the header
+
+        def skip(row: Any) -> str:
+            if not bad:
+                bad.append(row)
+            return "skip"
+
         reader = csv.open_csv(
             file,
-            read_options=csv.ReadOptions(block_size=8 << 20),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
+            # Arrow numbers the rows only without threads.
+            read_options=csv.ReadOptions(block_size=8 << 20, use_threads=False),
+            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
             convert_options=options,
         )
-        yield from reader
+        rows_before = 0
+        for batch in reader:
+            if bad and bad[0].number - 2 <= rows_before + batch.num_rows:
+                yield batch.slice(0, bad[0].number - 2 - rows_before)
+                break
+            yield batch
+            rows_before += batch.num_rows
+        if bad:
+            raise BadRowError(
+                bad[0].number - 1,  # Arrow counts the header, too
+                f"the number of columns is {bad[0].actual_columns}, and that of the header "
+                f"{bad[0].expected_columns}",
+            )
 
 
 def _with_parsed_headers(

@@ -201,6 +201,18 @@ def test_two_columns_of_one_name_are_an_error(tmp_path):
         list(read_table_file(path))
 
 
+@pytest.mark.parametrize("broken", ["b", "b,2,3"])
+@pytest.mark.parametrize("good_rows", [0, 1, 1_200_000])  # the last more than a block of 8 MiB
+def test_a_row_of_csv_with_another_number_of_columns_is_named(tmp_path, good_rows, broken):
+    path = tmp_path / "rows.csv"
+    path.write_text("key,value\n" + "abc,def\n" * good_rows + f"{broken}\nc,4\nd\n")
+    before = 0
+    with pytest.raises(BadRowError, match="and that of the header 2") as caught:
+        for batch, _ in read_table_file(path):
+            before += batch.num_rows
+    assert (before, caught.value.number) == (good_rows, good_rows + 1)
+
+
 def test_constants():
     batch = pa.RecordBatch.from_pylist([{"key": b"a", "value": b"1"}, {"key": None, "value": b"2"}])
     found = with_constants(batch, b"k", (("h", b"v"), ("n", None)), 4).to_pylist()
