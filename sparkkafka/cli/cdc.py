@@ -234,7 +234,7 @@ def _other_envelope(sample: SampledRecords) -> Finding:
         )
     return problem(
         about,
-        f"{counted(len(sample.bad), 'record')} of {len(sample.bad) + len(sample.records)} "
+        f"{counted(len(sample.bad), 'record')} of {len(sample.bad) + len(sample.records):,} "
         f"{'is' if len(sample.bad) == 1 else 'are'} not Debezium's. The first is {sample.bad[0]}",
     )
 
