@@ -15,7 +15,7 @@ import pytest
 
 from sparkkafka.client.producer.transactions import init_transactions
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, DecodeError, KafkaError, TransactionError
+from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, KafkaError, TransactionError
 from sparkkafka.spark.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import commit_offsets, open_cluster
@@ -113,6 +113,28 @@ def test_killed_after_the_last_request_and_before_spark_s_commit_log(query):
         query.assert_each_row_once(1)
     query.run_up_to(2, plan=1)
     query.assert_each_row_once(3)
+    query.assert_nothing_open()
+
+
+def test_an_older_copy_of_the_checkpoint(query):
+    query.run_up_to(1)
+    text = "batch 0 is planned again although batch 1 was decided"
+    with pytest.raises(TransactionError, match=text):
+        query.run_batch(query.new_run(), 0)
+    query.assert_each_row_once(2)
+    query.assert_nothing_open()
+
+
+def test_a_commit_that_fails_after_the_decision_aborts_nothing(query):
+    """Spark calls abort then. The first EndTxn is the decision's."""
+    rule = query.cluster.fault(
+        ErrorCode.UNKNOWN_SERVER_ERROR, api="EndTxn", nth=2, times=query.tasks
+    )
+    with pytest.raises(TransactionError):
+        query.run_batch(query.new_run(), 0)
+    assert rule.fired == query.tasks
+    query.run_up_to(0, plan=1)
+    query.assert_each_row_once(1)
     query.assert_nothing_open()
 
 
