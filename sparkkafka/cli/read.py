@@ -316,7 +316,7 @@ def read_topic(
     if output.file is not None:
         size = tables.bytes_text(output.file.stat().st_size)
         tables.print_note(f"{counted(records, 'record')} written to {output.file} ({size})")
-    if prints_ends:
+    if prints_ends and records != plan.count:  # kcat prints no ends after -c records
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""
             sys.stderr.write(

@@ -220,6 +220,20 @@ def test_records_before_an_invalid_one_are_written(fake_cluster, capsys, monkeyp
     assert capsys.readouterr().out.split() == ["one", "two", "three", "four", "five"]
 
 
+def test_ends_are_printed_unless_count_ends_the_read(fake_cluster, capsys):
+    fake_cluster.create_topic("t", partitions=1)
+    servers = ["-b", fake_cluster.bootstrap_servers]
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send_many("t", ["a", "b", "c"])
+    for count, err in [
+        ("1", ""),
+        ("3", ""),
+        ("4", "% Reached end of topic t [0] at offset 3: exiting\n"),
+    ]:
+        assert main([*servers, "-C", "-t", "t", "-e", "-c", count]) == 0
+        assert capsys.readouterr().err == err
+
+
 def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):
     path = tmp_path / "none.parquet"
     code = main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--input", str(path)])
