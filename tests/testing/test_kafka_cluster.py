@@ -7,11 +7,12 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -87,26 +88,6 @@ def test_a_misspelt_topic_is_not_created(kafka_cluster: KafkaCluster) -> None:
     assert "never-created" not in admin.list_topics(timeout=10).topics
 
 
-@pytest.mark.real
-def test_data_survives_stop_kill_and_restart(kafka_cluster_factory: KafkaClusterFactory) -> None:
-    cluster = kafka_cluster_factory(1)
-    address = cluster.bootstrap_servers
-    cluster.create_topic("t")
-    write(address, "t", [b"1"])
-    cluster.restart(0)
-    write(address, "t", [b"2"])
-    cluster.kill(0)
-    assert not cluster.is_running(0)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(cluster.address(0), 1).close()
-    cluster.start(0)
-    assert cluster.bootstrap_servers == address
-    write(address, "t", [b"3"])
-    assert read(address, "t", 3) == [b"1", b"2", b"3"]
-    with pytest.raises(RuntimeError, match="runs already"):
-        cluster.start(0)
-
-
 @pytest.mark.soak  # in each run test_brokers_die has it under Spark's jobs
 @pytest.mark.real
 def test_three_brokers_survive_the_loss_of_one_after_another(
@@ -128,14 +109,78 @@ def test_three_brokers_survive_the_loss_of_one_after_another(
     assert len(read(cluster.bootstrap_servers, "t", 30)) == 30
 
 
+class TwoBrokers(NamedTuple):
+    cluster: KafkaCluster
+    started: list[Sequence[str]]
+    """The arguments of each Java that was started."""
+
+
+@pytest.fixture(scope="module")
+def two_brokers(kafka_cluster: KafkaCluster) -> Iterator[TwoBrokers]:
+    """`kafka_cluster` is asked for so that a machine without Java skips here too."""
+    started: list[Sequence[str]] = []
+    run_java = KafkaCluster.run_java
+
+    def run(self: KafkaCluster, broker: Any, arguments: Sequence[str]) -> Any:
+        started.append(arguments)
+        return run_java(self, broker, arguments)
+
+    cluster = KafkaCluster(2, {"num.io.threads": 3}, listeners={"OTHER": "PLAINTEXT"})
+    with contextlib.closing(cluster):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KAFKA_JVM_PERFORMANCE_OPTS", "-XX:+UseSerialGC '-Dthe.words=two words'")
+            patch.setattr(KafkaCluster, "run_java", run)
+            patch.setattr(storage, "known_features", {})
+            cluster.open()
+        yield TwoBrokers(cluster, started)
+
+
 @pytest.mark.real
-def test_a_further_listener(kafka_cluster_factory: KafkaClusterFactory) -> None:
-    cluster = kafka_cluster_factory(1, listeners={"OTHER": "PLAINTEXT"})
-    cluster.create_topic("t")
-    other = cluster.address_list("OTHER")
-    assert other != cluster.bootstrap_servers
-    write(other, "t", [b"x"])
-    assert read(cluster.bootstrap_servers, "t", 1) == [b"x"]
+def test_the_storage_tool_runs_once_for_each_configuration(two_brokers: TwoBrokers) -> None:
+    """The other brokers get its features, the cluster's id, and ids of their own."""
+    cluster, started = two_brokers
+    assert sum("kafka.tools.StorageTool" in arguments for arguments in started) == 1
+    texts = [(broker.data / "meta.properties").read_text() for broker in cluster.brokers.values()]
+    found = [dict(re.findall(r"^([\w.]+)=(.*)$", text, re.MULTILINE)) for text in texts]
+    assert [row["node.id"] for row in found] == ["0", "1"]
+    assert len({row["cluster.id"] for row in found}) == 1
+    assert len({row["directory.id"] for row in found}) == 2
+    cluster.create_topic("copied", partitions=1, replication_factor=2)
+
+
+@pytest.mark.real
+def test_brokers_take_javas_options_of_the_environment(two_brokers: TwoBrokers) -> None:
+    # What a process that has ended says of itself is None.
+    commands = [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "name"])
+        if process.info["name"] == "java"
+        and str(two_brokers.cluster.folder) in " ".join(process.info["cmdline"] or ())
+    ]
+    assert len(commands) == 2
+    for java in commands:
+        assert "-Dthe.words=two words" in java
+        assert "-XX:+UseSerialGC" in java
+        assert "-XX:+UseG1GC" not in java
+
+
+@pytest.mark.real
+def test_a_further_listener_and_data_that_survives_a_restart(two_brokers: TwoBrokers) -> None:
+    cluster, _ = two_brokers
+    address, other = cluster.bootstrap_servers, cluster.address_list("OTHER")
+    assert other != address
+    cluster.create_topic("t", partitions=2)
+    write(other, "t", [b"1", b"2"])
+    cluster.restart(1)
+    assert cluster.bootstrap_servers == address
+    write(address, "t", [b"3", b"4"])
+    assert sorted(read(address, "t", 4)) == [b"1", b"2", b"3", b"4"]
+    with pytest.raises(RuntimeError, match="runs already"):
+        cluster.start(1)
+    cluster.kill(1)
+    assert not cluster.is_running(1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(cluster.address(1), 1).close()
 
 
 @pytest.mark.real
@@ -167,7 +212,11 @@ with KafkaCluster() as cluster:
 @pytest.mark.real
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)],
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
+    ],
 )
 def test_nothing_is_left_behind_when_the_run_is_killed(
     kafka_cluster: KafkaCluster, number: signal.Signals
@@ -254,27 +303,3 @@ def test_a_reserved_port_is_given_to_nobody_else_but_can_be_served() -> None:
             server.listen()
             with pytest.raises(UnavailableError, match=f"port {port} of 127.0.0.1: .*in use"):
                 ReservedPorts().take(port)
-
-
-@pytest.mark.real
-def test_the_storage_tool_runs_once_for_each_configuration(
-    kafka_cluster_factory: KafkaClusterFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other brokers get its features, the cluster's id, and ids of their own."""
-    started: list[Sequence[str]] = []
-    real = KafkaCluster.run_java
-
-    def run(self: KafkaCluster, broker: Any, arguments: Sequence[str]) -> Any:
-        started.append(arguments)
-        return real(self, broker, arguments)
-
-    monkeypatch.setattr(KafkaCluster, "run_java", run)
-    monkeypatch.setattr(storage, "known_features", {})
-    cluster = kafka_cluster_factory(brokers=2, properties={"num.io.threads": 3})
-    assert sum("kafka.tools.StorageTool" in arguments for arguments in started) == 1
-    texts = [(broker.data / "meta.properties").read_text() for broker in cluster.brokers.values()]
-    found = [dict(re.findall(r"^([\w.]+)=(.*)$", text, re.MULTILINE)) for text in texts]
-    assert [row["node.id"] for row in found] == ["0", "1"]
-    assert len({row["cluster.id"] for row in found}) == 1
-    assert len({row["directory.id"] for row in found}) == 2
-    cluster.create_topic("t", partitions=1, replication_factor=2)
