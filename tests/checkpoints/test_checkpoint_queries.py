@@ -19,10 +19,8 @@ from sparkkafka.client.lags import AgeReader, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_bound
 from sparkkafka.errors import CheckpointError
-from tests.real.drivers import kill_family
-from tests.real.exactly_once import start_script, visible
+from tests.real.exactly_once import visible
 from tests.real.streams import await_end, failure_of, write_values
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
@@ -209,30 +207,21 @@ def test_a_torn_file_is_repaired(query: Query, name: str) -> None:
     assert query.counts() == Counter(range(30))
 
 
-_BLOCKS = """
-    import time
-    spark = session("local[2]")
-    def write(frame, batch):
-        if batch == 1:
-            (Path(folder) / "in-batch-1").touch()
-            time.sleep(600)
-        frame.write.mode("append").parquet(folder + "/rows")
-    frame = (spark.readStream.format("pykafka").option("kafka.bootstrap.servers", servers)
-             .option("subscribe", topic).option("startingOffsets", "earliest")
-             .option("maxOffsetsPerTrigger", "10").load()
-             .selectExpr("cast(value as string) as value"))
-    (frame.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint")
-     .start().awaitTermination())
-"""
-
-
-def test_a_killed_driver_leaves_a_batch_that_is_dropped(query: Query, admin: Admin) -> None:
+def test_an_unfinished_batch_is_dropped(query: Query, admin: Admin) -> None:
+    """As a killed driver leaves one."""
     query.fill(range(25))
-    driver = start_script(_BLOCKS, query.bootstrap, query.topic, query.folder)
-    try:
-        wait_until((query.folder / "in-batch-1").exists, "batch 1", seconds=180)
-    finally:
-        kill_family(driver)
+    killed = True
+
+    def write(frame: Any, batch: int) -> None:
+        assert not (killed and batch == 1), "killed"
+        frame.write.mode("append").parquet(str(query.folder / "rows"))
+
+    def start_query(**options: str) -> Any:
+        stream = query.frame(**options).writeStream.foreachBatch(write)
+        stream = stream.option("checkpointLocation", str(query.checkpoint_folder))
+        return stream.trigger(availableNow=True).start()
+
+    assert "killed" in failure_of(start_query(maxOffsetsPerTrigger="10"))
     start = query.checkpoint.next_start()
     assert (start.kind, start.batch_id) == ("repeat", 1)
     (row,) = positions_of(query.checkpoint, admin)
@@ -240,14 +229,8 @@ def test_a_killed_driver_leaves_a_batch_that_is_dropped(query: Query, admin: Adm
     with pytest.raises(CheckpointError, match="batch 1 is planned and not finished"):
         query.reset(KEPT, admin)
     query.reset(to(f'{{"{query.topic}":{{"0":5}}}}'), admin, unfinished="drop")
-    rows = query.folder / "rows"
-
-    def write(frame: Any, batch: int) -> None:
-        frame.write.mode("append").parquet(str(rows))
-
-    stream = query.frame().writeStream.foreachBatch(write)
-    stream = stream.option("checkpointLocation", str(query.checkpoint_folder))
-    await_end(stream.trigger(availableNow=True).start())
+    killed = False
+    await_end(start_query())
     assert query.counts() == Counter(range(25)) + Counter(range(5, 10))
 
 

@@ -11,21 +11,31 @@ from pathlib import Path
 
 import pytest
 
+from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java
+from tests.client.support import write
 
 CONF = Path(__file__).parents[2] / "conf"
 
 _SESSION = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
+import sparkkafka
 from pyspark.sql import SparkSession
+servers, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
-spark.range(1).show()
 for name, level in (("org.example.Chatty", "info"), ("org.example.Loud", "warn")):
     log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name)
     getattr(log, level)("hello from " + name)
 print("CONF " + json.dumps(dict(spark.sparkContext.getConf().getAll())))
-spark.stop()
+options = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.group.id": "g",
+           "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+sparkkafka.commit_to_group(spark, options)
+query = (
+    spark.readStream.format("pykafka").options(**options).load().writeStream.format("noop")
+    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+)
+assert query.awaitTermination(60)
 """
 
 
@@ -36,7 +46,10 @@ def defaults() -> dict[str, str]:
 
 
 @pytest.mark.spark
-def test_spark_runs_with_conf(tmp_path: Path) -> None:
+def test_spark_runs_with_conf(fake_cluster: FakeCluster, tmp_path: Path) -> None:
+    """The last batch of its stream is committed to the group though the program ends then."""
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 25)
     export_java_home(find_java())
     environment = {
         **os.environ,
@@ -45,7 +58,7 @@ def test_spark_runs_with_conf(tmp_path: Path) -> None:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     run = subprocess.run(
-        [sys.executable, "-c", _SESSION],
+        [sys.executable, "-c", _SESSION, fake_cluster.bootstrap_servers, str(tmp_path / "ck")],
         capture_output=True,
         text=True,
         env=environment,
@@ -54,6 +67,7 @@ def test_spark_runs_with_conf(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    assert fake_cluster.committed("g") == {("t", 0): 25}
     used = json.loads(re.search(r"^CONF (.*)$", run.stdout, re.MULTILINE)[1])
     assert {name: used.get(name) for name in defaults()} == defaults()
     assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} WARN  Loud - hello from", run.stderr, re.MULTILINE)

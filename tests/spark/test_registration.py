@@ -243,7 +243,7 @@ def test_workers_are_switched_though_the_other_python_has_it_too(
         import sys
         servers, topic = sys.argv[1:3]
         from pyspark.sql import SparkSession
-        spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
                  .config("spark.driver.host", "127.0.0.1")
                  .config("spark.python.use.daemon", "false")  # else workers are started but once
                  .config("spark.python.worker.reuse", "false").getOrCreate())

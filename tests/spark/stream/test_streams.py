@@ -482,45 +482,6 @@ def test_foreach_batch_flush_and_lag_over_connect(
     assert group_offsets(servers, f"of-{topic}") == {(topic, 0): 30}
 
 
-SCRIPT = """
-import sys
-import sparkkafka
-from pyspark.sql import SparkSession
-
-servers, topic, folder = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.local.dir", folder)
-    .config("spark.sql.warehouse.dir", folder).getOrCreate()
-)
-options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "kafka.group.id": "g-" + topic,
-           "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
-sparkkafka.commit_to_group(spark, options)
-query = (
-    spark.readStream.format("pykafka").options(**options).load().writeStream.format("noop")
-    .option("checkpointLocation", folder + "/ck").trigger(availableNow=True).start()
-)
-assert query.awaitTermination(60)
-"""
-
-
-@limited_to_the_end
-def test_the_last_batch_is_committed_though_the_program_ends(
-    new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path
-) -> None:
-    topic = new_topic()
-    produce(topic, 0, 0, 25)
-    servers = kafka_cluster.bootstrap_servers
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, servers, topic, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert group_offsets(servers, f"g-{topic}") == {(topic, 0): 25}
-
-
 def test_a_committer_that_cannot_commit_does_no_harm(
     streams: Streams,
     spark: Any,
