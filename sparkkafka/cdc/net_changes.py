@@ -182,7 +182,8 @@ class Changes:
         if lacking:
             raise OptionError(
                 f"The struct change has no field {', '.join(lacking)}. Add to change in "
-                f".schema(…): {_column_list(lacking)}; or leave .schema(…) out."
+                f".schema(…): {_column_list(lacking)}; or leave .schema(…) out (and set "
+                "valueSchema=infer if it is JSON without schemas)."
             )
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a string. Pass a list of columns: [{keys!r}].")

@@ -821,7 +821,8 @@ def name_framings(
     for foreign in recognized.values():
         warn(
             f"{column} framed as {foreign.name}",
-            f"column {column}: records look like {foreign.name}. {foreign.hint.format(column)}",
+            f"column {column}: some records look like {foreign.name}. "
+            f"{foreign.hint.format(column)}",
         )
     return named
 

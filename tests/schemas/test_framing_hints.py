@@ -135,7 +135,7 @@ def test_a_payload_of_another_framing_is_named(
         assert "looks like" not in found.bad[1].reason
     (record,) = caplog.records
     framing = words.partition(" (")[0]
-    assert record.getMessage().startswith(f"column value: records look like {framing}. ")
+    assert record.getMessage().startswith(f"column value: some records look like {framing}. ")
 
 
 @pytest.mark.parametrize("framing", [CONFLUENT, HEADERS])

@@ -36,7 +36,7 @@ from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted,
 
 log = logging.getLogger(__name__)
 
-CLOSED = "the producer was closed before they were delivered"
+CLOSED = "the producer was closed before delivery"
 MIN_LOOKUP_MS = 1_000  # for metadata, however short max.block.ms is
 MAX_SLEEP_S = 1.0  # of the thread, when it has nothing to do
 MAX_NAMED = 3  # topics, partitions or failures in one message
