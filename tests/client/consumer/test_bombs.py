@@ -177,8 +177,8 @@ def one_record(size: int, unit: bytes = bytes(MIB)) -> Callable[[Callable[[bytes
 
 @functools.cache
 def many_records() -> bytes:
-    """A batch of 200,000 records."""
-    return batch(Codec.ZSTD, 200_000, small_records(200_000, 290))
+    """A batch of 500,000 records."""
+    return batch(Codec.ZSTD, 500_000, small_records(500_000, 110))
 
 
 def small_records(count: int, size: int) -> Callable[[Callable[[bytes], None]], None]:
@@ -307,12 +307,12 @@ def test_what_a_task_of_spark_takes(fake_cluster) -> None:
 
 @pytest.mark.parametrize("how", ["poll", "poll_arrow"])
 def test_a_large_batch_of_small_records_streams_out(fake_cluster, how: str) -> None:
-    """200,000 records of 60 MB in one batch take a fraction of it."""
+    """500,000 records of 60 MB in one batch take a fraction of it."""
     fake_cluster.create_topic("t")
     fake_cluster.append("t", 0, many_records(), assign_offsets=True)
     found = read(fake_cluster, how, max_calls=5000)
     assert not found["errors"]
-    assert found["rows"] == 200_000
+    assert found["rows"] == 500_000
     assert found["peak"] < (60 * MB if how == "poll" else 100 * MB)
 
 
