@@ -129,9 +129,7 @@ class Run:
                     time.sleep(self.luck.uniform(0, 0.05))
             else:
                 if number % 2:
-                    wait_until(
-                        lambda: self.job.last_finished() > before, "a batch is finished", WAIT_S
-                    )
+                    self._until_finished(before)
                 time.sleep(self.luck.uniform(0, 4))
             if process.poll() is not None:
                 self.seen.ended_alone += 1
@@ -162,7 +160,7 @@ class Run:
                 time.sleep(0.01)  # or the broker that is asked has no time for anything else
 
     def _after(self) -> str:
-        """What the driver left, as Kafka and the checkpoint tell."""
+        """What the driver left, by Kafka and the checkpoint."""
         finished = self.job.last_finished()
         if not self.aware:
             return f"batch {finished} was finished"

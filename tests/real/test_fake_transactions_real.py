@@ -533,7 +533,7 @@ def a_transaction_times_out(at: Script) -> None:
     one = at.init("first", timeout_ms=1_000)  # not before the next two requests
     at.add("first", one, 0)
     at.produce("first", one, 0)
-    # The coordinator looks every second.
+    # The coordinator checks once a second.
     deadline = Deadline(DEADLINE_MS)
     while not deadline.expired:
         at.ends("?")
