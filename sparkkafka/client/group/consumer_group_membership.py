@@ -357,6 +357,12 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         if code == errors.ErrorCode.UNSUPPORTED_VERSION:
             return self.needs
         if code in (
+            errors.ErrorCode.GROUP_ID_NOT_FOUND,
+            errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ):
+            kind = (message or "the group is of another kind").rstrip(".")
+            return f"{kind}: set another group.id"
+        if code in (
             errors.ErrorCode.GROUP_AUTHORIZATION_FAILED,
             errors.ErrorCode.FENCED_INSTANCE_ID,
         ):

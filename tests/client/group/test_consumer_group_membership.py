@@ -224,6 +224,11 @@ def test_the_group_has_gone_on_without_it(fake, code):
         (ErrorCode.GROUP_MAX_SIZE_REACHED, r"group\.consumer\.max\.size"),
         (ErrorCode.UNSUPPORTED_VERSION, r"Kafka 4\.0.*set group\.protocol=classic"),
         (ErrorResponse(ErrorCode.INVALID_REQUEST, message="no good"), "no good"),
+        (
+            ErrorResponse(ErrorCode.GROUP_ID_NOT_FOUND, message="Group g is not a share group."),
+            r"Group g is not a share group: set another group\.id",
+        ),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, r"of another kind: set another group\.id"),
     ],
 )
 def test_final_refusals_say_what_to_do(fake, fault, message):
