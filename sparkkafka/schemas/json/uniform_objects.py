@@ -154,7 +154,7 @@ class UniformReader:
         self.rows = np.flatnonzero(fits)
         if len(self.rows) < len(fits):
             self._spans = [spans.at(self.rows) for spans in self._spans]
-        # Not read is what only looks like a number, and a name twice in a map.
+        # Not read is what only looks like a number, as 2024-01-31, and a name twice in a map.
         self._is_read = np.ones(len(self.rows), np.bool_)
         reasons: dict[int, str] = {}
         self.values = self._structs_of(root, self._fields, reasons)
@@ -383,7 +383,9 @@ class UniformReader:
             is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
         if not is_misfit.any():
             return {}
-        return self._convert_each(node, path, self._texts(spans, is_misfit))[1]
+        _, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, is_misfit))
+        self._is_read[is_no_json] = False
+        return reasons
 
     def _column_of(
         self, node: JsonNode, path: str, spans: _Spans, rows: Ints | None
