@@ -175,7 +175,7 @@ _TYPE_NAMES: Final = {
     type(None): "null",
 }
 
-_NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
+_NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
 def scale_number(number: str, scale: int, max_digits: int) -> int | None:

@@ -888,6 +888,7 @@ def test_texts_that_only_together_would_be_json() -> None:
         (pa.bool_(), "1", "field f: is a number, not a boolean"),
         (pa.decimal128(5, 2), "1.001", "field f: is a number that does not fit into decimal(5,2)"),
         (pa.decimal128(5, 2), '"x"', "field f: is a string that is not a number of decimal(5,2)"),
+        (pa.decimal128(5, 2), '"\u0663"', "field f: is a string that is not a number of decimal"),
         (pa.date32(), '"2023-02-29"', "field f: is a string that is not a date like"),
         (json_cases.UTC, '"2024-01-01T00:00:00"', "field f: is a time without offset from UTC"),
         (pa.timestamp("us"), '"2024-01-01T00:00:00Z"', "field f: is a time with an offset"),
