@@ -9,7 +9,14 @@ from uuid import uuid4
 
 from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegralType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegralType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from sparkkafka.cdc.databases import apply_to_database
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types, columns_to_add
@@ -270,6 +277,11 @@ def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
 
 def _definitions(merge: Merge, rows: DataFrame, names: Sequence[str]) -> list[str]:
     """Return "name type" for each of these columns, as CREATE TABLE takes them."""
-    types = {field.name: field.dataType.simpleString() for field in rows.schema}
-    types |= {VALID_TO: "timestamp", IS_CURRENT: "boolean"}
-    return [f"{merge.name(name)} {types[name]}" for name in names]
+    types = {field.name: field.dataType for field in rows.schema}
+    types |= {VALID_TO: TimestampType(), IS_CURRENT: BooleanType()}
+    return [f"{merge.name(name)} {_type_sql(types[name])}" for name in names]
+
+
+def _type_sql(type: DataType) -> str:
+    """Return the SQL of a type, with quotes around names of fields, and nulls allowed in them."""
+    return StructType([StructField("c", type)]).toDDL().removeprefix("c ").replace(" NOT NULL", "")

@@ -421,10 +421,12 @@ def test_other_connections_and_tables_are_refused(spark: Any, tmp_path: Path) ->
     made = {"__module__": "psycopg", "autocommit": True, "close": lambda self: None}
     with pytest.raises(OptionError, match=r"psycopg with autocommit=True.*Leave autocommit out"):
         cdc.apply(batch, "orders", connect=type("Connection", (), made))
+    doc = F.expr("named_struct('first-name', array(struct(1 AS `a b`)))")
+    types = r"`id` INT, .*`doc` STRUCT<`first-name`: ARRAY<STRUCT<`a b`: INT>>>"
     with pytest.raises(
-        OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta.* connect="
+        OptionError, match=rf"CREATE TABLE no_table \({types}.*USING delta.* connect="
     ):
-        cdc.apply(batch, "no_table")
+        cdc.apply(batch.withColumn("doc", doc), "no_table")
     with pytest.raises(OptionError, match="is a path, and the table of deletes"):
         cdc.apply(batch, "delta.`/lake/orders`")
     types = ", ".join(f"{name} string" for name in (*batch.columns, "_position"))
