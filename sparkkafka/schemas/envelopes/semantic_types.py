@@ -296,6 +296,11 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
                 bad[start] = True
                 parts.append(pa.nulls(1, target))
         result = pa.concat_arrays(parts)
+    if pa.types.is_floating(target) and pc.any(pc.is_inf(result)).as_py():
+        # Of a number that is too large Arrow makes infinity, which a text may be itself.
+        is_text = pa.types.is_string(source)
+        is_number = pc.match_substring_regex(values, r"\d") if is_text else pc.is_finite(values)
+        bad |= flags_of(pc.is_inf(result)) & flags_of(is_number)
     if bad.any():  # Python has no objects for some of Arrow's days and times
         texts = values.filter(from_numpy(bad)).cast(pa.string()).to_pylist()
         for row, text in zip(context.rows[bad].tolist(), texts, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 import random
 from decimal import Context, Decimal
 from typing import Any
@@ -350,9 +351,9 @@ def test_a_connector_has_a_placeholder_of_its_own() -> None:
 
 
 def test_numbers_that_json_has_as_text() -> None:
-    """Connect writes NaN and infinity of doubles as texts."""
+    """Connect writes NaN and infinity of doubles as texts. Numbers that are too large are bad."""
     schema = connect_envelope([connect_field("id", "int64"), connect_field("d", "double")])
-    numbers = [1.5, "NaN", "-Infinity", None, "x"]
+    numbers = [1.5, "NaN", "-Infinity", None, "x", 10**309]
     texts = [with_schema(schema, payload("c", None, {"id": 1, "d": value})) for value in numbers]
     target = sample_type(json_format, ENVELOPE, texts, [], infers=False)
     assert target is not None
@@ -360,8 +361,10 @@ def test_numbers_that_json_has_as_text() -> None:
         pa.array(texts, pa.binary())
     )
     rows = [row and row["row"]["d"] for row in decoded.values.to_pylist()]
-    assert repr(rows) == "[1.5, nan, -inf, None, None]"
-    assert decoded.reasons == ("field d: 'x' is not of type double",)
+    assert repr(rows) == "[1.5, nan, -inf, None, None, None]"
+    assert [reason[:12] for reason in decoded.reasons] == ["field d: 'x'", "field d: '10"]
+    _, bad_rows = converted([1e38, math.inf, 1e39], of("double"), pa.float32())
+    assert bad_rows == {2: "field x: '1e+39' is not of type float"}
 
 
 def test_decimals_that_json_has_as_numbers() -> None:
