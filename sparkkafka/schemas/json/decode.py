@@ -513,8 +513,12 @@ class _Batch:
             contents = texts.take(arrow.from_numpy(piece)).to_pylist()
             piece_rows = rows[piece].tolist()
             try:
-                values = syntax.parse(b"[%s]" % b",".join(contents), is_shallow=True)
-                read = list(zip(piece_rows, values, strict=True))
+                # Parts of damaged texts, as 1,[2 and 3],4, may be values together. The strings
+                # between texts are then in other positions, and no part is such a string.
+                values = syntax.parse(b"[%s]" % b',"",'.join(contents), is_shallow=True)
+                if values[1::2] != [""] * (len(contents) - 1):
+                    raise ValueError
+                read = list(zip(piece_rows, values[::2], strict=True))
             except ValueError:  # a text is not JSON, or has several values
                 read = []
                 for row, content in zip(piece_rows, contents, strict=True):

@@ -530,6 +530,13 @@ def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool, 
     assert_as_one_by_one(UNIFORM, payloads, rest)
 
 
+def test_damaged_texts_that_together_would_be_json_change_no_other() -> None:
+    numbers = [b"1"] * 30
+    numbers[9:16] = b"1,2", b"3.0", b"4.0", b"5,[6", b"7.0", b"8.0", b"9],9"
+    kind = pa.struct([("id", pa.int64())])
+    assert_as_one_by_one(kind, [b'{"id":%s}' % number for number in numbers])
+
+
 ITEMS = pa.struct(
     [
         ("id", pa.int64()),
@@ -725,7 +732,7 @@ def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
     monkeypatch.setattr(syntax, "parse", noted)
     rows = [b'{"id":%d,"m":{"k":%d},"took": "PT%dS"}' % (i, i, i) for i in range(100)]
     decoded = run(SEPARATE, *rows)
-    durations = b"[%s]" % b",".join(b' "PT%dS"' % i for i in range(100))
+    durations = b"[%s]" % b',"",'.join(b' "PT%dS"' % i for i in range(100))
     assert texts == [b'{"v":{"k":49}}', durations]  # the first is the model of the maps
     assert decoded.values[7].as_py()["m"] == [("k", 7)]
 
