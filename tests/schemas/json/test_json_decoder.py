@@ -488,6 +488,7 @@ def test_uniform_texts_are_read_without_pyarrows_reader(monkeypatch: pytest.Monk
         *((b"12,", number) for number in (b"1.0,", b"-7,", b"-,", b"07,", b"99999,", b"null,")),
         *((b"12,", number) for number in (b"nul,", b"-0,", b"0x7,", b",", b"[1],", b'{"a":1},')),
         *((b"true", word) for word in (b"false", b"null", b"truf", b"True", b"1", b"1x2")),
+        *((b"true", word) for word in (b'"null"', b"1.e5", b"fals")),
         *((b"null, ", word) for word in (b"1, ", b"12 , ", b"2147483648, ", b"nulls, ")),
         *((b'": "a', word) for word in (b'": "', b'":"a', b'": null, "a', b'": {"a', b'": a')),
         (b"2026-01-02", b"2026-02-30"),
@@ -579,6 +580,21 @@ def test_uniform_maps_are_as_one_by_one(part: bytes, other: bytes, rest: bool) -
     typed = Schema("json", f'{{"type": "object", "properties": {properties}}}')
     kind = pa.struct([field for field in ITEMS if field.name != "id"])
     assert_as_one_by_one(kind, [text.replace(b'"id": 1, ', b"") for text in payloads], rest, typed)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b'"m":{"a":1}', b'"m":{"a":1,"b":"x"}', b'"m":5', b'"m":{"b":"y","c":"z"}'],
+        [b'"l":[1e2,2]', b'"l":["x",3,"y"]', b'"l":[4.0]', b'"l":5', b'"l":[true,null]'],
+        [b'"id":1,"id":2', b'"id":1x2,"id":2', b'"id":1,"id":2', b'"id":1,"id":2'],
+        [b'"m":{"a":1},"id":1', b'"m":{"a":"x"},"id":"y"', b'"m":{},"id":true'],
+    ],
+)
+@pytest.mark.parametrize("rest", [False, True])
+def test_misfits_beside_others_are_as_one_by_one(values: list[bytes], rest: bool) -> None:
+    kind = pa.struct([("id", pa.int64()), ("l", pa.list_(pa.int64())), ITEMS.field("m")])
+    assert_as_one_by_one(kind, [b"{%s}" % value for value in values] * 20, rest)
 
 
 @pytest.mark.parametrize("share", [1, 2, 50])
