@@ -27,28 +27,34 @@ from sparkkafka.testing.kafka.process import LeashedProcess
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-# Writes the executed notebook, or the error of a failed cell, into a file.
+# Writes the executed notebooks, or the error of a failed cell, into a folder.
 _RUNNER = """
+import pathlib
 import sys
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-source, executed, failure, cell_seconds = sys.argv[1:]
-notebook = nbformat.read(source, as_version=4)
+folder, cell_seconds, *sources = sys.argv[1:]
 client = NotebookClient(
-    notebook,
+    None,
     kernel_name="python3",
     timeout=float(cell_seconds),
     record_timing=False,
     on_cell_start=lambda cell, cell_index: print(f"cell {cell_index}", flush=True),
 )
-try:
-    client.execute()
-except (CellExecutionError, CellTimeoutError) as error:
-    open(failure, "w").write(str(error))
-    sys.exit(1)
-nbformat.write(notebook, executed)
+for source in sources:
+    name = pathlib.Path(source).name
+    print(name, flush=True)
+    client.nb = nbformat.read(source, as_version=4)
+    client.nb.cells.append(nbformat.v4.new_code_cell("get_ipython().reset()"))
+    try:
+        client.execute(cleanup_kc=source == sources[-1])
+    except (CellExecutionError, CellTimeoutError) as error:
+        pathlib.Path(folder, "failure").write_text(f"{name}: {error}")
+        sys.exit(1)
+    del client.nb.cells[-1]
+    nbformat.write(client.nb, pathlib.Path(folder, name))
 """
 
 
@@ -56,18 +62,19 @@ class NotebookError(Exception):
     """A notebook failed. The message has the cell and its error."""
 
 
-def execute_notebook(
-    notebook: Path, folder: Path, *, cell_seconds: float = 180, seconds: float = 400
-) -> Any:
-    """Execute a notebook, and return it with its outputs. All files of the run are in `folder`.
+def execute_notebooks(
+    notebooks: Sequence[Path], folder: Path, *, cell_seconds: float = 180, seconds: float = 400
+) -> list[Any]:
+    """Execute notebooks in turn, and return them with their outputs. All files are in `folder`.
 
-    `folder` gets three folders: `run`, where the notebook runs, `tmp` for temporary files, and
-    `home`. Raises NotebookError with the error of the cell that failed.
+    They share a kernel, so that Spark's JVM is started once, but no names. `folder` gets `run`,
+    where they run, `tmp` for temporary files, `home`, and `executed`. Raises NotebookError with the
+    error of the cell that failed; `seconds` are those of all notebooks together.
     """
-    run, tmp, home = (folder / name for name in ("run", "tmp", "home"))
-    for path in (run, tmp, home):
+    run, tmp, home, executed = (folder / name for name in ("run", "tmp", "home", "executed"))
+    for path in (run, tmp, home, executed):
         path.mkdir()
-    log, executed, failure = (folder / name for name in ("log", "executed.ipynb", "failure"))
+    log, failure = folder / "log", executed / "failure"
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -86,8 +93,8 @@ def execute_notebook(
     }
     environment.pop("JUPYTER_PATH", None)
     environment.pop("MPLBACKEND", None)  # the kernel chooses
-    command = [sys.executable, "-c", _RUNNER]
-    command += [str(notebook), str(executed), str(failure), str(cell_seconds)]
+    command = [sys.executable, "-c", _RUNNER, str(executed), str(cell_seconds)]
+    command += map(str, notebooks)
     with log.open("wb") as output:
         process = LeashedProcess(
             command, output=output, environment=environment, working_directory=run
@@ -99,12 +106,12 @@ def execute_notebook(
         finally:
             process.close()  # the kernel ends with the process that started it
     if status == 0:
-        return nbformat.read(executed, as_version=4)
+        return [nbformat.read(executed / path.name, as_version=4) for path in notebooks]
     if failure.exists():
-        raise NotebookError(f"{notebook.name}: {failure.read_text()}")
+        raise NotebookError(failure.read_text())
     what = f"not finished after {seconds:.0f} s" if status is None else f"status {status}"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-    raise NotebookError(f"{notebook.name}: {what}; the end of its log:\n{tail}")
+    raise NotebookError(f"{what}; the end of the log:\n{tail}")
 
 
 def with_outputs(notebook: Any, executed: Any) -> Any:
@@ -198,7 +205,7 @@ def main(names: Sequence[str]) -> None:
     for path in NOTEBOOKS:
         if not names or path.stem.startswith(tuple(names)):
             with tempfile.TemporaryDirectory(prefix="sparkkafka-notebook-") as folder:
-                executed = execute_notebook(path, Path(folder))
+                (executed,) = execute_notebooks([path], Path(folder))
             notebook = with_outputs(nbformat.read(path, as_version=4), executed)
             nbformat.write(notebook, path)
             print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes", flush=True)
