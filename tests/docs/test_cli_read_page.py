@@ -42,10 +42,7 @@ CHANGES = f"""{{"id": 1}}|{change("c", None, BONN)}
 
 
 @pytest.mark.real
-def test_the_page_shows_what_the_command_prints(
-    kafka_cluster_factory, capsysbinary, monkeypatch, tmp_path
-):
-    servers = kafka_cluster_factory().bootstrap_servers
+def test_the_page_shows_what_the_command_prints(servers, capsysbinary, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sparkkafka").mkdir()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.find_spark_home import _find_spark_home
 
-from sparkkafka.client import Admin, Producer
+from sparkkafka.client import Producer
 from tests.real.peers import confluent_read
 
 FOLDER = Path(__file__).parents[2] / "conf" / "databricks"
@@ -21,27 +21,14 @@ VALUES = ("one", "two", "three")
 
 
 @pytest.fixture
-def servers(kafka_cluster: Any) -> str:
-    """With the topics that the files name, anew."""
-    found = str(kafka_cluster.bootstrap_servers)
-    topics = ("orders", "shouted")
-    with Admin({"bootstrap.servers": found}) as admin:
-        admin.delete_topics([*topics])  # another test's consumer may have created them
-    for topic in topics:
+def servers(servers: str, kafka_cluster: Any) -> str:
+    """With the topics that the files name."""
+    for topic in ("orders", "shouted"):
         kafka_cluster.create_topic(topic)
-    with Producer({"bootstrap.servers": found}) as producer:
+    with Producer({"bootstrap.servers": servers}) as producer:
         for value in VALUES:
             producer.send("orders", value)
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_topics_left(request: pytest.FixtureRequest) -> Any:
-    yield
-    if "servers" in request.fixturenames:
-        cluster = request.getfixturevalue("kafka_cluster")
-        with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-            admin.delete_topics(["orders", "shouted"]).all()
+    return servers
 
 
 def shouted(servers: str) -> list[str]:

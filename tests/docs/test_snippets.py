@@ -46,10 +46,7 @@ def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
 
 @pytest.mark.real
 @pytest.mark.spark
-def test_readme(
-    spark: Any, kafka_cluster_factory: Any, schema_registry: SchemaRegistry, capsys: Any
-) -> None:
-    servers = kafka_cluster_factory().bootstrap_servers
+def test_readme(spark: Any, servers: str, schema_registry: SchemaRegistry, capsys: Any) -> None:
     # The URL that README prints is the one of the registry that it starts, port and path.
     shown_url = re.search(r'"http://localhost(:\d+)(/\S*)"', page("README.md"))
     assert shown_url is not None
@@ -74,8 +71,7 @@ def test_readme(
 
 @pytest.mark.real
 @pytest.mark.spark
-def test_the_front_page(spark: Any, kafka_cluster_factory: Any, capsys: Any, tmp_path: Any) -> None:
-    servers = kafka_cluster_factory().bootstrap_servers
+def test_the_front_page(spark: Any, servers: str, capsys: Any, tmp_path: Any) -> None:
     (name,) = CHAINS["front page"]
     _, printed = run(name, capsys, servers, folder=str(tmp_path))
     assert re.search(r"\|\s*two\|", printed)
@@ -84,9 +80,7 @@ def test_the_front_page(spark: Any, kafka_cluster_factory: Any, capsys: Any, tmp
 
 @pytest.mark.real
 @pytest.mark.spark
-def test_pages_of_spark(spark: Any, kafka_cluster: Any, capsys: Any) -> None:
-    # No other test makes topics of their names: to the pages the broker is an empty one.
-    servers = kafka_cluster.bootstrap_servers
+def test_pages_of_spark(spark: Any, servers: str, capsys: Any) -> None:
     names, printed = run_chain("spark", capsys, servers)
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
     assert "from offset 1 on: 2" in printed
@@ -109,10 +103,8 @@ def test_pages_of_spark(spark: Any, kafka_cluster: Any, capsys: Any) -> None:
 @pytest.mark.real
 @pytest.mark.spark
 def test_pages_of_schemas(
-    spark: Any, kafka_cluster: Any, schema_registry: SchemaRegistry, capsys: Any
+    spark: Any, servers: str, schema_registry: SchemaRegistry, capsys: Any
 ) -> None:
-    # As above: nobody else's topics and subjects have these names.
-    servers = kafka_cluster.bootstrap_servers
     names, printed = run_chain("schemas", capsys, servers, schema_registry.url)
     assert re.search(r"\|\s*3\|item-3\|\s*0\.75\|", printed)  # typed.show()
     assert re.search(r"^value: .*field item: ", printed, re.MULTILINE)  # version 2 read as 1
@@ -154,9 +146,8 @@ def test_pages_of_the_client_library(
 
 
 @pytest.mark.real
-def test_one_broker_by_hand(kafka_cluster: Any, capsys: Any) -> None:
-    # Nobody else's topics and groups have the names of the page: to it the broker is an empty one.
-    names, printed = run_chain("low-level", capsys, kafka_cluster.bootstrap_servers)
+def test_one_broker_by_hand(servers: str, capsys: Any) -> None:
+    names, printed = run_chain("low-level", capsys, servers)
     for line in (
         "36 TOPIC_ALREADY_EXISTS False ",
         "by-hand is led by 0",
