@@ -111,7 +111,7 @@ def test_a_history_has_all_versions_after_any_batches(spark: Any, connect: Conne
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_history_fills_values_that_are_not_sent(spark: Any, connect: Connect) -> None:
     source = SourceTable(150, toast=True, snapshots=True)
-    source.change(120)
+    source.change(80)
     batches = source.batches(60)
     for batch in (*batches, batches[1]):
         cdc.apply(frame(spark, batch), "orders", connect=connect, scd=2)
@@ -191,18 +191,23 @@ def test_new_columns_are_an_error_or_added(spark: Any, connect: Connect) -> None
 @pytest.mark.parametrize("connect", ["postgres"], indirect=True)
 def test_a_change_after_a_snapshot_s_row_is_newer(spark: Any, connect: Connect) -> None:
     """In the source's log it is earlier, see test_latest.py. SQLite has such changes above."""
-    of_snapshot, later = record(5, "r", "100", "of the snapshot"), record(6, "u", "090", "later")
-    for batch, expected in ((of_snapshot, "of the snapshot"), (later, "later")):
-        cdc.apply(frame(spark, [batch]), "orders", connect=connect)
-        assert rows(connect, "note, id") == [(expected, 1)]
-    for batches in ([of_snapshot], [later], [of_snapshot, later]):
-        cdc.apply(frame(spark, batches), "orders", connect=connect)
-        assert rows(connect, "note, id") == [("later", 1)], batches
-    for changes in ([of_snapshot], [later], [later], [of_snapshot, later]):
-        cdc.apply(frame(spark, changes), "versions", connect=connect, scd=2)
-    versions = rows(connect, "_position, note, is_current", "versions")
-    assert [(note, bool(current)) for _, note, current in versions] == [
-        *(("of the snapshot", False), ("later", True)),
+    of_snapshot, later = (
+        {id: record(10 * id + offset, op, position, note, key=(id, "a")) for id in (1, 2, 3)}
+        for offset, op, position, note in (
+            (5, "r", "100", "of the snapshot"),
+            (6, "u", "090", "later"),
+        )
+    )
+    again = [of_snapshot[1], later[2], of_snapshot[3], later[3]]
+    batches = ([*of_snapshot.values()], [*later.values()], again)
+    for batch, note in zip(batches, ("of the snapshot", "later", "later"), strict=True):
+        cdc.apply(frame(spark, batch), "orders", connect=connect)
+        assert rows(connect, "note, id") == [(note, id) for id in (1, 2, 3)]
+    for batch in batches:
+        cdc.apply(frame(spark, batch), "versions", connect=connect, scd=2)
+    assert rows(connect, "is_current, id, note", "versions") == [
+        *((False, id, "of the snapshot") for id in (1, 2, 3)),
+        *((True, id, "later") for id in (1, 2, 3)),
     ]
 
 

@@ -88,13 +88,17 @@ def test_many_columns_that_may_be_unsent(spark: Any) -> None:
 
 def test_a_change_after_a_snapshot_s_row_is_newer(spark: Any) -> None:
     """Its transaction was open when the snapshot began, so it is earlier in the source's log."""
-    of_snapshot = record(5, "r", "100", "of the snapshot")
-    rows = cdc.latest(frame(spark, [of_snapshot, record(6, "u", "090", "later")])).collect()
-    assert [row.note for row in rows] == ["later"]
-    # But not before it, and not in another partition, where no offset says what is newer.
-    for other in (record(4, "u", "090", "a"), record(6, "u", "090", "a", partition=1)):
-        rows = cdc.latest(frame(spark, [of_snapshot, other])).collect()
-        assert [row.note for row in rows] == ["of the snapshot"]
+    changes = [
+        record(5, "r", "100", "of the snapshot"),
+        record(6, "u", "090", "later"),
+        # But not before it, and not in another partition, where no offset says what is newer.
+        record(14, "u", "090", "a", key=(2, "a")),
+        record(15, "r", "100", "of the snapshot", key=(2, "a")),
+        record(25, "r", "100", "of the snapshot", key=(3, "a")),
+        record(26, "u", "090", "a", key=(3, "a"), partition=1),
+    ]
+    rows = cdc.latest(frame(spark, changes)).orderBy("id").collect()
+    assert [row.note for row in rows] == ["later", "of the snapshot", "of the snapshot"]
 
 
 def test_deletes_are_kept_if_asked(spark: Any) -> None:
@@ -115,25 +119,33 @@ def test_deletes_are_kept_if_asked(spark: Any) -> None:
 
 
 def test_a_value_that_is_not_sent_comes_from_the_same_row(spark: Any) -> None:
-    changes = [
-        record(0, "c", "1", "of the deleted row"),
-        record(1, "d", "2"),
-        record(2, "c", "3", None, unavailable=["note"]),  # the key of another row, changed
+    changes = []
+    for key in ((1, "a"), (2, "a")):
+        changes += [
+            record(0, "c", "1", "of the deleted row", key=key),
+            record(1, "d", "2", key=key),
+            # The key of another row, changed.
+            record(2, "c", "3", None, unavailable=["note"], key=key),
+        ]
+    changes += [
+        record(3, "u", "4", "known", key=key),
+        record(4, "u", "5", None, unavailable=["note"], key=key),
     ]
-    (row,) = cdc.latest(frame(spark, changes)).collect()
-    assert (row.note, row.change.unavailable) == (None, ["note"])
-    changes += [record(3, "u", "4", "known"), record(4, "u", "5", None, unavailable=["note"])]
-    (row,) = cdc.latest(frame(spark, changes)).collect()
-    assert (row.note, row.change.unavailable) == ("known", [])
+    rows = cdc.latest(frame(spark, changes)).orderBy("id").collect()
+    assert [(row.note, row.change.unavailable) for row in rows] == [
+        *((None, ["note"]), ("known", [])),
+    ]
 
 
 def test_positions_decide_and_offsets_break_ties(spark: Any) -> None:
-    moved = [record(9, "c", "1", "older", partition=0), record(0, "u", "2", "newer", partition=1)]
-    (row,) = cdc.latest(frame(spark, moved)).collect()
-    assert row.note == "newer"
-    without = [record(9, "u", None, "later"), record(8, "u", None, "earlier")]
-    (row,) = cdc.latest(frame(spark, without)).collect()
-    assert row.note == "later"
+    changes = [
+        record(9, "c", "1", "older", partition=0),
+        record(0, "u", "2", "newer", partition=1),
+        record(9, "u", None, "later", key=(2, "a")),
+        record(8, "u", None, "earlier", key=(2, "a")),
+    ]
+    rows = cdc.latest(frame(spark, changes)).orderBy("id").collect()
+    assert [row.note for row in rows] == ["newer", "later"]
 
 
 def test_rows_of_one_record_take_each_other_s_keys(spark: Any) -> None:
