@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -128,7 +129,8 @@ def two_brokers(kafka_cluster: KafkaCluster) -> Iterator[TwoBrokers]:
     cluster = KafkaCluster(2, {"num.io.threads": 3}, listeners={"OTHER": "PLAINTEXT"})
     with contextlib.closing(cluster):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KAFKA_JVM_PERFORMANCE_OPTS", "-XX:+UseSerialGC '-Dthe.words=two words'")
+            options = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"]  # see tests/support/quick_spark.py
+            patch.setenv("KAFKA_JVM_PERFORMANCE_OPTS", f"{options} '-Dthe.words=two words'")
             patch.setattr(KafkaCluster, "run_java", run)
             patch.setattr(storage, "known_features", {})
             cluster.open()
