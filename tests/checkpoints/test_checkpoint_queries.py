@@ -24,8 +24,6 @@ from tests.real.streams import await_end, failure_of, write_values
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-FORMATS = ["pykafka", pytest.param("kafka", marks=pytest.mark.jvm)]
-
 
 def to(text: str) -> OffsetBound:
     return parse_bound({"startingOffsets": text}, "starting", streaming=True)
@@ -86,22 +84,12 @@ def admin(kafka_cluster: Any) -> Any:
         yield client
 
 
-def format_of(request: pytest.FixtureRequest, name: str) -> str:
-    """Fetch the JVM connector only if a test uses it."""
-    if name == "kafka":
-        request.getfixturevalue("jvm_connector")
-    return name
-
-
 def errors(checkpoint: Checkpoint) -> list[Any]:
     return [row for row in verify(checkpoint) if row.level == "error"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_shown_reset_and_run_on(
-    query: Query, admin: Admin, request: pytest.FixtureRequest, format: str
-) -> None:
-    frame = query.frame(format_of(request, format), maxOffsetsPerTrigger="40")
+def test_shown_reset_and_run_on(query: Query, admin: Admin) -> None:
+    frame = query.frame(maxOffsetsPerTrigger="40")
     tp = TopicPartition(query.topic, 0)
     query.fill(range(100))
     query.run(frame)
@@ -164,6 +152,7 @@ def test_one_source_of_two(
     query.fill(range(100, 110), topic=other)
     frame = query.frame().union(query.frame(jvm_connector, other))
     query.run(frame)
+    assert verify(query.checkpoint) == []
     with pytest.raises(CheckpointError, match="2 Kafka sources"):
         query.reset(FROM_EARLIEST, admin)
     query.reset(FROM_EARLIEST, admin, source="1")
