@@ -11,7 +11,7 @@ import re
 import struct
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.constants import MAX_INT32
@@ -148,7 +148,9 @@ class Framing:
         Raises DecodeError for a size that no broker sends, and says so if the bytes are the
         beginning of another protocol.
         """
-        size = Reader(prefix).int32()
+        size = int.from_bytes(prefix, "big", signed=True)
+        if len(prefix) != PREFIX_BYTES:
+            size = Reader(prefix).int32()  # raises if it is shorter
         if _MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
             return size
         raise DecodeError(
@@ -254,7 +256,7 @@ def _finish_frame(writer: Writer, message: Message) -> list[BytesLike]:
     size = sum(map(len, parts)) - PREFIX_BYTES
     if size > MAX_INT32:
         raise EncodeError(f"{type(message).__name__}: {size} bytes are more than a frame holds")
-    cast(bytearray, parts[0])[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "big")
+    struct.pack_into(">i", parts[0], 0, size)
     return parts
 
 

@@ -182,8 +182,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
         if size > _MAX_RECORD_BYTES:
             raise EncodeError(f"a record of {size} bytes is beyond Kafka's 2 GiB")
         parts += (short[size] if size < short_count else _varint(2 * size), head, value, tail)
-    payload = memoryview(b"".join(parts))
-    return EncodedBatch(payload, len(records), base_timestamp, largest_timestamp)
+    return EncodedBatch(b"".join(parts), len(records), base_timestamp, largest_timestamp)
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

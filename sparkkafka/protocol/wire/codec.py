@@ -151,8 +151,12 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
     reads = [(step.where, step.name, step.codec.read) for step in steps]
     writes = [(step.where, step.name, step.codec.write) for step in steps]
     tagged = _tagged_fields(declared, version)
-    check_absent = _absence_check(declared, version)
-    get_values = _getter([field.name for field in declared])
+    get_unsendable = unsendable_defaults = None
+    if unsendable := _unsendable_fields(declared, version):
+        get_unsendable = operator.attrgetter(*(field.name for field in unsendable))
+        unsendable_defaults = get_unsendable(cls())
+    # One name twice: of a single one, attrgetter returns no tuple.
+    get_values = operator.attrgetter(*(field.name for field in declared), declared[0].name)
     # The values of fields that `read` may not find in the bytes; any others are replaced.
     defaults = [None if isinstance(field.default, type) else field.default for field in declared]
     factories = [
@@ -184,8 +188,8 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
         """Write one struct. Raises EncodeError, which names the field."""
         if type(value) is not cls:
             raise EncodeError(f"{type(value).__name__} where {cls.__name__} is required")
-        if check_absent is not None:
-            check_absent(value)
+        if get_unsendable is not None and get_unsendable(value) != unsendable_defaults:
+            _check_unsendable(value, unsendable, declared, version)
         values = get_values(value)
         for where, name, write_value in writes:
             field_value = values[where]
@@ -210,15 +214,6 @@ def _note(error: BaseException, name: str) -> None:
     """Add the name of the field that failed to an error (see `_path`); "" adds nothing."""
     if name:
         error.add_note(name)
-
-
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that gets these attributes as a tuple: operator.attrgetter, which returns
-    no tuple for a single name."""
-    if len(names) > 1:
-        return cast("Callable[[Any], tuple[Any, ...]]", operator.attrgetter(*names))
-    get = operator.attrgetter(names[0])
-    return lambda value: (get(value),)
 
 
 def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Step]:
@@ -291,9 +286,14 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
 def _number_codec(kind: Primitive[Any]) -> ValueCodec:
     """Return the codec of one number or boolean."""
     form = struct_module.Struct(">" + kind.code)
+    unpack_from, size = form.unpack_from, form.size
 
     def read(reader: Reader) -> Any:
-        return form.unpack_from(reader.buffer, reader.claim(form.size))[0]
+        start = reader.pos
+        if start + size > reader.end:
+            reader.claim(size)  # raises
+        reader.pos = start + size
+        return unpack_from(reader.buffer, start)[0]
 
     def write(writer: Writer, value: Any) -> None:
         """Write a number. Raises EncodeError if the type cannot hold it."""
@@ -302,7 +302,7 @@ def _number_codec(kind: Primitive[Any]) -> ValueCodec:
         except struct_module.error:
             raise EncodeError(f"{value!r} is not {kind.name}") from None
 
-    return ValueCodec(form.size, read, write)
+    return ValueCodec(size, read, write)
 
 
 # --- tagged fields ------------------------------------------------------------------------------
@@ -374,52 +374,46 @@ class AbsentFieldError(EncodeError):
     before."""
 
 
-def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], None] | None:
-    """Return a function that raises AbsentFieldError for a struct with a value that cannot be sent
-    in a version; None if all can, or may be dropped."""
-    unsendable = [
+def _unsendable_fields(declared: Sequence[Field], version: int) -> list[Field]:
+    """Return the fields that a version lacks and whose values may not be dropped."""
+    return [
         field
         for field in declared
         if not field.exists(version) and (not field.ignorable or _was_replaced(field, declared))
     ]
-    if not unsendable:
-        return None
-    get = _getter([field.name for field in unsendable])
-    defaults = tuple(field.make_default() for field in unsendable)
 
-    def check(value: Any) -> None:
-        """Raise AbsentFieldError if one of these fields of a struct is not its default."""
-        values = get(value)
-        if values == defaults:
-            return
-        for field, field_value, default in zip(unsendable, values, defaults, strict=True):
-            if field_value == default:
-                continue
-            if isinstance(field.wire_type, ArrayOf) and field_value == ():
-                continue  # the default is an empty list, and an empty tuple is as good
-            present = [other for other in _replacements(field, declared) if other.exists(version)]
-            if field.ignorable and any(
-                getattr(value, other.name) != other.make_default() for other in present
-            ):
-                continue  # both are set, so that any version can be sent
-            replacements = [other.name for other in present]
-            if field.until is None:
-                versions = f"since version {field.since}"
-            elif field.since:
-                versions = f"in versions {field.since} to {field.until}"
-            else:
-                versions = f"until version {field.until}"
-            if replacements:
-                versions += f"; version {version} has {' and '.join(replacements)} in its place"
-            error = AbsentFieldError(
-                f"cannot be sent in version {version}, which has no such field ({versions})"
-            )
-            if field.since > version and not replacements:
-                error.needed_version = field.since
-            error.add_note(field.name)
-            raise error
 
-    return check
+def _check_unsendable(
+    value: Any, unsendable: Iterable[Field], declared: Sequence[Field], version: int
+) -> None:
+    """Raise AbsentFieldError if one of the `unsendable` fields of a struct is not its default."""
+    for field in unsendable:
+        field_value = getattr(value, field.name)
+        if field_value == field.make_default():
+            continue
+        if isinstance(field.wire_type, ArrayOf) and field_value == ():
+            continue  # the default is an empty list, and an empty tuple is as good
+        present = [other for other in _replacements(field, declared) if other.exists(version)]
+        if field.ignorable and any(
+            getattr(value, other.name) != other.make_default() for other in present
+        ):
+            continue  # both are set, so that any version can be sent
+        replacements = [other.name for other in present]
+        if field.until is None:
+            versions = f"since version {field.since}"
+        elif field.since:
+            versions = f"in versions {field.since} to {field.until}"
+        else:
+            versions = f"until version {field.until}"
+        if replacements:
+            versions += f"; version {version} has {' and '.join(replacements)} in its place"
+        error = AbsentFieldError(
+            f"cannot be sent in version {version}, which has no such field ({versions})"
+        )
+        if field.since > version and not replacements:
+            error.needed_version = field.since
+        error.add_note(field.name)
+        raise error
 
 
 def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
@@ -549,8 +543,7 @@ def _text_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Valu
         parts = value if isinstance(value, (list, tuple)) else [cast(BytesLike, value)]
         parts = [part if type(part) is bytes else byte_view(part) for part in parts]
         write_length(writer, sum(map(len, parts)))
-        for part in parts:
-            writer.lend(part)
+        writer.lend(parts)
 
     return ValueCodec(
         min_size, read_bytes if kind is BYTES else read, write_records if kind is RECORDS else write

@@ -12,8 +12,8 @@ it. A `Writer` fails with `EncodeError` when a value does not fit its type.
 from __future__ import annotations
 
 import functools
-import struct
 import uuid
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from sparkkafka.errors import DecodeError, EncodeError
@@ -22,10 +22,6 @@ from sparkkafka.protocol.wire import varints
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 NULL_UUID = uuid.UUID(int=0)  # Kafka's Uuid.ZERO_UUID: "no id"
-
-_INT8 = struct.Struct(">b")
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
 
 _MAX_UINT32 = 2**32 - 1
 
@@ -101,18 +97,15 @@ class Reader:
 
     def int8(self) -> int:
         """Read an INT8."""
-        value: int = _INT8.unpack_from(self.buffer, self.claim(1))[0]
-        return value
+        return int.from_bytes(self.buffer[self.claim(1) : self.pos], "big", signed=True)
 
     def int16(self) -> int:
         """Read an INT16."""
-        value: int = _INT16.unpack_from(self.buffer, self.claim(2))[0]
-        return value
+        return int.from_bytes(self.buffer[self.claim(2) : self.pos], "big", signed=True)
 
     def int32(self) -> int:
         """Read an INT32."""
-        value: int = _INT32.unpack_from(self.buffer, self.claim(4))[0]
-        return value
+        return int.from_bytes(self.buffer[self.claim(4) : self.pos], "big", signed=True)
 
     def uuid(self) -> uuid.UUID:
         """Read a UUID of 16 bytes."""
@@ -216,23 +209,24 @@ class Writer:
         bytearray."""
         return [*self._before, self.buffer]
 
-    def lend(self, data: BytesLike) -> None:
+    def lend(self, parts: Iterable[BytesLike]) -> None:
         """Append bytes that nobody changes until the message is sent: large ones are not copied.
 
         Use `parts` or `getvalue` afterwards; `buffer` holds what came after the last large one.
         """
-        # Records of this size or more are sent from where they are: copying them would cost more.
-        if len(data) < 16384:
-            self.buffer += data
-        else:
-            self._before += (self.buffer, data)
-            self.buffer = bytearray()
+        for part in parts:
+            # From this size on a copy would cost more than sending the part from where it is.
+            if len(part) < 16384:
+                self.buffer += part
+            else:
+                self._before += (self.buffer, part)
+                self.buffer = bytearray()
 
     def uuid(self, value: uuid.UUID) -> None:
         """Append a UUID of 16 bytes."""
         if not isinstance(value, uuid.UUID):
             raise EncodeError(f"{value!r} is not a uuid.UUID")
-        self.buffer += value.bytes
+        self.buffer += value.int.to_bytes(16, "big")  # `bytes` takes a call more
 
     def unsigned_varint(self, value: int) -> None:
         """Append an unsigned varint of up to 5 bytes: 0 to 2**32 - 1."""
