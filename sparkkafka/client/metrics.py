@@ -179,23 +179,23 @@ class ConnectionMeter:
         self._metrics = metrics
         self._unanswered: deque[tuple[str, float]] = deque()  # API and time of sending
 
-    def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
-        """Count a request that is about to be written; a Produce with acks=0 expects no
-        response."""
-        metrics, now_s = self._metrics, time.monotonic()
+    def sent(self, api: str, size_bytes: int, at_s: float, *, expects_response: bool) -> None:
+        """Count a request that was written from `at_s` (monotonic) on; a Produce with acks=0
+        expects no response."""
+        metrics = self._metrics
         if expects_response:
-            self._unanswered.append((api, now_s))
+            self._unanswered.append((api, at_s))
         with metrics.lock:
-            metrics.sent.record(size_bytes, now_s)
-            metrics.last_sent_at_s[api] = now_s
+            metrics.sent.record(size_bytes, at_s)
+            metrics.last_sent_at_s[api] = at_s
             metrics.in_flight += expects_response
 
-    def received(self, size_bytes: int) -> None:
+    def received(self, size_bytes: int, now_s: float) -> None:
         """Count the response to the oldest request."""
         if not self._unanswered:  # an unrequested response, which closes the connection
             return
         api, sent_at_s = self._unanswered.popleft()
-        metrics, now_s = self._metrics, time.monotonic()
+        metrics = self._metrics
         with metrics.lock:
             metrics.received.record(size_bytes, now_s)
             metrics.in_flight -= 1
@@ -235,12 +235,8 @@ class _ClientMetrics:
         """By topic, then by the name of the metric."""
 
     def throttled(self, throttle_ms: int) -> None:
-        self._record(self._throttles_ms, throttle_ms)
-
-    def _record(self, series: Sampled, value: float) -> None:
-        """Add a value, now."""
         with self._lock:
-            series.record(value, time.monotonic())
+            self._throttles_ms.record(throttle_ms, time.monotonic())
 
     def _topic_metrics(
         self, names: Iterable[str], totals: dict[str, float], now_s: float
@@ -329,7 +325,8 @@ class FetchMetrics(_ClientMetrics):
             self._rebalanced_at_s = now_s
 
     def rebalance_failed(self) -> None:
-        self._record(self._failed_rebalances, 1)
+        with self._lock:
+            self._failed_rebalances.record(1, time.monotonic())
 
     # --- for the user ---------------------------------------------------------------------------
 

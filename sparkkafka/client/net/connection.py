@@ -288,7 +288,7 @@ class Connection:
     def is_quiet(self) -> bool:
         """Whether the connection is open, no response is expected, and no bytes have arrived.
         (Bytes arrive on an idle connection only when the broker has closed it.)"""
-        if self._sock is None or self.in_flight or self.has_input:
+        if self._sock is None or self._framing.in_flight or self.has_input:
             return False
         self._reader.prepare_to_poll(self._sock)
         return not self._input_poll.poll(0)
@@ -333,7 +333,7 @@ class Connection:
                 "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
                 f"got {request_type!r}"
             )
-        if highest is not None:
+        if highest is not None and highest.__class__ is not int:
             checked_int(highest, "highest")
         return self._framing.choose_version(request_type, highest)
 
@@ -585,13 +585,14 @@ class Connection:
         size = sum(map(len, parts))
         if wire_log.isEnabledFor(logging.DEBUG):
             wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
-        self._meter.sent(request.API_NAME, size, expects_response=expect_response)
-        self._last_used_at_s = time.monotonic()
+        self._last_used_at_s = sent_at_s = time.monotonic()
         self._has_unread_request = self._has_unread_request or not expect_response
         try:
             self._writer.write(sock, parts, deadline, patience_s)
+            # Not before the write: now the broker is at work.
+            self._meter.sent(request.API_NAME, size, sent_at_s, expects_response=expect_response)
         except BaseException as error:
-            self._raise_closed(error, f"sending {request.API_NAME}", self._last_used_at_s)
+            self._raise_closed(error, f"sending {request.API_NAME}", sent_at_s)
         return correlation_id
 
     @property
@@ -646,8 +647,8 @@ class Connection:
 
     def _decode_response(self, response: memoryview) -> tuple[int, Any]:
         """Count a response and decode it. Return (correlation id, response)."""
-        self._meter.received(PREFIX_BYTES + len(response))
         self._last_used_at_s = time.monotonic()
+        self._meter.received(PREFIX_BYTES + len(response), self._last_used_at_s)
         # A broker handles requests in order, so it has read all before this one.
         self._has_unread_request = False
         return self._framing.receive(response)

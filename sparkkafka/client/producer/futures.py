@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -567,10 +568,10 @@ class Delivery:
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
         """Wait until the record has an outcome, and return its error, None if it is written. Raises
         KafkaTimeoutError after `timeout_s`."""
-        await_outcome(
-            self._records.notifier, self.done, timeout_s, "the record is not acknowledged"
-        )
-        return self._records.error_of(self._index)
+        records, index = self._records, self._index
+        is_done = partial(records.is_done, index)
+        await_outcome(records.notifier, is_done, timeout_s, "the record is not acknowledged")
+        return records.error_of(index)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` once it is done: in the producer's I/O thread, so it must be

@@ -425,8 +425,7 @@ class RecordPartitioner:
             or records.size_bytes > self._batch_size
         ):
             return False
-        partitions = records.partitions.values()
-        return not partitions or max(partitions) < count
+        return not records.partitions or max(records.partitions.values()) < count
 
     def _partition_fields(self, records: AppendedRecords, count: int) -> Iterator[AppendedRun]:
         """Choose the partitions of a few records one by one. Yield neighbouring records of one

@@ -225,7 +225,8 @@ class SendBuffer:
             record_sets = list(dict.fromkeys(self.ready))  # Ctrl-C may have added one twice
             self.ready.clear()
             self.unfinished.update(record_sets)
-            self.taken_bytes += sum(records.size_bytes for records in record_sets)
+            for records in record_sets:
+                self.taken_bytes += records.size_bytes
             self.used_bytes = 0
         for records in record_sets:
             records.close()
@@ -254,7 +255,7 @@ class SendBuffer:
         `taken_bytes` is the memory of the records that the I/O thread still holds."""
         with self.lock:
             self.taken_bytes = taken_bytes
-            self.unfinished -= {records for records in self.unfinished if records.all_done}
+            self.unfinished -= {records for records in self.unfinished if not records.pending_count}
             if self.waiting_threads:
                 self._memory_freed.notify_all()
                 self.on_freed()
@@ -393,9 +394,11 @@ class RecordAccumulator:
     def close_at_s(self, since_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `since_s`."""
+        if not self._open:
+            return since_s + self._linger_s
         now_s = time.monotonic()
         closes_at_s = (self._closes_at_s(batch, now_s) for batch in self._open.values())
-        return min(since_s + self._linger_s, *closes_at_s, math.inf)
+        return min(since_s + self._linger_s, *closes_at_s)
 
     def _closes_at_s(self, batch: _OpenBatch, now_s: float) -> float:
         """Return the monotonic time at which a batch that is not full closes, or its linger.ms is

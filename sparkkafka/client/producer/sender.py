@@ -670,7 +670,7 @@ class Sender:
                     nodes[connection] = node_id
                     wait_s = min(wait_s, remaining_s)
         ready = poll_connections(nodes, wait_s, self._waker)
-        return ended + [nodes[connection] for connection in ready]
+        return [*ended, *map(nodes.__getitem__, ready)]
 
     def _take_response(self, node_id: int) -> None:
         """Read the next response of a broker, if all of it is here, and act on it."""
