@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import itertools
 import re
+import uuid
 from collections.abc import Collection, Iterator, Set
 from copy import copy
 from functools import cached_property
@@ -513,10 +514,12 @@ class _Batch:
             contents = texts.take(arrow.from_numpy(piece)).to_pylist()
             piece_rows = rows[piece].tolist()
             try:
-                # Parts of damaged texts, as 1,[2 and 3],4, may be values together. The strings
-                # between texts are then in other positions, and no part is such a string.
-                values = syntax.parse(b"[%s]" % b',"",'.join(contents), is_shallow=True)
-                if values[1::2] != [""] * (len(contents) - 1):
+                # Parts of damaged texts, as 1,[2 and 3],4, may be values together. Then the strings
+                # between texts, which nobody can know before, are in other positions.
+                mark = uuid.uuid4().hex
+                joined = (b',"%s",' % mark.encode()).join(contents)
+                values = syntax.parse(b"[%s]" % joined, is_shallow=True)
+                if values[1::2] != [mark] * (len(contents) - 1):
                     raise ValueError
                 read = list(zip(piece_rows, values[::2], strict=True))
             except ValueError:  # a text is not JSON, or has several values
