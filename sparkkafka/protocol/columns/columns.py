@@ -269,7 +269,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
 
 def validity(valid: Flags) -> pa.Buffer:
     """Make the bitmap of an Arrow array whose rows are null where `valid` is false."""
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.py_buffer(np.packbits(valid, None, "little"))
 
 
 # --- fields -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ A word is an unsigned number of 8, 16, 32 or 64 bits whose lowest byte comes fir
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,21 @@ Sizes = Any
 """Bytes of each value: an array, or one number for all."""
 
 
+@cache
+def operand(value: int, dtype: Any = np.uint64) -> NDArray[Any]:
+    """Return a number as an array without dimensions, with which an operation on few values takes
+    half as long as with Python's or NumPy's numbers."""
+    return np.array(value, dtype)
+
+
+_BYTE_1, _BYTE_7, _BYTE_7F = (operand(value, np.uint8) for value in (1, 7, 0x7F))
+
+
 def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
     """Return a view of `data` with the number of this type that begins at each byte: element i is
     made of byte i and those after it, so neighbours overlap."""
     size = np.dtype(dtype).itemsize
-    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
+    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, 0, (1,))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -64,28 +75,28 @@ def read_unsigned(
         return _read_words(data, at, bits)
     byte: NDArray[Any] = data.take(at, mode="clip")
     if byte.tobytes().isascii():  # faster than `max` < 0x80
-        return byte, at + 1, None  # all take one byte
+        return byte, at + operand(1, np.int64), None  # all take one byte
     if len(data) < 3:
         data = np.append(data, np.zeros(3, np.uint8))
     # Most columns have up to three bytes. A second byte is read for all rows, and masked out where
     # there is none; then a third one.
-    longer = byte >> 7
+    longer = byte >> _BYTE_7
     second = data[1:].take(at, mode="clip")
-    second &= np.negative(longer)
-    byte &= 0x7F
-    raw: NDArray[Any] = (second & 0x7F).astype(np.uint16)
-    raw <<= 7
+    second *= longer
+    byte &= _BYTE_7F
+    raw: NDArray[Any] = (second & _BYTE_7F).astype(np.uint16)
+    raw <<= operand(7, np.uint16)
     raw |= byte
-    sizes = longer + 1
+    sizes = longer + _BYTE_1
     if second.tobytes().isascii():
         return raw, at + sizes, None
-    longer = second >> 7
+    longer = second >> _BYTE_7
     third = data[2:].take(at, mode="clip")
-    third &= np.negative(longer)
+    third *= longer
     sizes += longer
     after = at + sizes
-    values: NDArray[Any] = (third & 0x7F).astype(np.uint32)
-    values <<= 14
+    values: NDArray[Any] = (third & _BYTE_7F).astype(np.uint32)
+    values <<= operand(14, np.uint32)
     values |= raw
     if third.tobytes().isascii():
         return values, after, None
@@ -106,9 +117,10 @@ def unzigzag(
 ) -> NDArray[Any]:
     """Decode zigzag values, which are unsigned, in their own width, to numbers of the type `dtype`.
     `overwrite` uses the memory of `raw`."""
-    sign = raw & 1
+    one = operand(1, raw.dtype)
+    sign = raw & one
     np.negative(sign, out=sign)
-    values: NDArray[Any] = np.right_shift(raw, 1, out=raw if overwrite else None)
+    values: NDArray[Any] = np.right_shift(raw, one, out=raw if overwrite else None)
     values ^= sign
     return values.view(f"i{values.itemsize}").astype(dtype, copy=False)
 
@@ -134,29 +146,25 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     return result
 
 
-_ONE = np.uint64(1)
-_ONES = np.uint64(0x0101010101010101)
-
-
 def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, Flags | None]:
     """Read one varint of at most `bits` bits at each position, by a word of eight bytes for each:
     (unsigned values, positions after them, flags of those with more bits, None if none has)."""
     words = words_at(data, at)
-    # The high bit of each byte that ends a varint: the lowest one is that of this varint.
-    stops = ~words
-    stops &= np.uint64(0x8080808080808080)
-    values, sizes = _squeeze(words, stops)
-    if int(sizes.max()) <= 3:  # narrow, so that the caller sees that none is long
+    # Each byte becomes 0xFF, or 0x7F if it ends a varint.
+    filled = words | operand(0x7F7F7F7F7F7F7F7F)
+    values, sizes = _squeeze(words, filled)
+    if sizes[0] <= 3 and sizes.max() <= 3:  # narrow, so that the caller sees that none is long
         return values.astype(np.uint32), at + sizes, None
     invalid: Flags | None = None
-    longer = np.flatnonzero(stops == 0) if int(stops.min()) == 0 else stops[:0]
-    if len(longer):  # nine or ten bytes
+    is_longer = filled == operand(0xFFFFFFFFFFFFFFFF)
+    if 1 in is_longer.tobytes():  # nine or ten bytes
+        longer = np.flatnonzero(is_longer)
         start = at[longer]
         ninth = data.take(start + 8, mode="clip")
         tenth = data.take(start + 9, mode="clip")
         has_tenth = ninth >> 7
         tenth *= has_tenth
-        values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
+        values[longer] |= (ninth & 0x7F).astype(np.uint64) << operand(56)
         values[longer] |= tenth.astype(np.uint64) << np.uint64(63)
         sizes[longer] = 9 + has_tenth
         invalid = np.zeros(len(at), np.bool_)
@@ -170,30 +178,29 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
 
 
 def _squeeze(
-    words: NDArray[np.uint64], stops: NDArray[np.uint64]
+    words: NDArray[np.uint64], filled: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], Ints]:
-    """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each). `words`
-    are overwritten; `stops` has the high bit of each byte that ends a varint, and may have others
-    above it; 0 means more than eight bytes."""
-    mask = stops - _ONE
-    mask ^= stops  # the varint's own bytes
+    """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each, 8 if it
+    has more). `words` are overwritten; `filled`: the words with the low bits of each byte set."""
+    mask = filled + operand(1)  # carries up to the varint's last byte
+    mask ^= filled  # the varint's own bytes
     # The number of these bytes is added up in the highest byte.
-    sizes = mask & _ONES
-    sizes *= _ONES
-    sizes >>= np.uint64(56)
-    mask &= np.uint64(0x7F7F7F7F7F7F7F7F)
+    sizes = mask & operand(0x0101010101010101)
+    sizes *= operand(0x0101010101010101)
+    sizes >>= operand(56)
+    mask &= operand(0x7F7F7F7F7F7F7F7F)
     words &= mask
     # Groups of seven bits are moved down to groups of 14, those to groups of 28, and then 56, by
     # subtracting the difference.
-    shifted = np.bitwise_and(words, np.uint64(0x7F007F007F007F00), out=mask)
-    shifted >>= _ONE
+    shifted = np.bitwise_and(words, operand(0x7F007F007F007F00), out=mask)
+    shifted >>= operand(1)
     words -= shifted
-    np.right_shift(words, np.uint64(16), out=shifted)
-    shifted &= np.uint64(0x00003FFF00003FFF)
-    shifted *= np.uint64((1 << 16) - (1 << 14))
+    np.right_shift(words, operand(16), out=shifted)
+    shifted &= operand(0x00003FFF00003FFF)
+    shifted *= operand((1 << 16) - (1 << 14))
     words -= shifted
-    np.right_shift(words, np.uint64(32), out=shifted)
-    shifted *= np.uint64((1 << 32) - (1 << 28))
+    np.right_shift(words, operand(32), out=shifted)
+    shifted *= operand((1 << 32) - (1 << 28))
     words -= shifted
     return words, sizes.view(np.int64)
 
