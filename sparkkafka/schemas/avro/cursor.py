@@ -26,11 +26,13 @@ from sparkkafka.protocol.records.varint_columns import (
     Bytes,
     Flags,
     Ints,
+    operand,
     read_unsigned,
     unzigzag,
     words_at,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
+from sparkkafka.schemas.arrays import has_any
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON, cut, label
 from sparkkafka.schemas.values import COLUMN_BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
 
@@ -245,7 +247,7 @@ class Cursor:
         none is."""
         self.at = after
         over: Flags = after > self.end
-        if not np.count_nonzero(over):  # faster than `any`
+        if not has_any(over):
             return None
         self.fail(over, path, CUT_OFF)
         return over
@@ -253,7 +255,7 @@ class Cursor:
     def read_words(self, size: int, path: str) -> NDArray[np.uint64]:
         """Read `size` bytes of each entry, at most eight, as the lowest ones of words."""
         words = words_at(self.chunk.data, self.at)
-        self.skip(size, path)
+        self._move(self.at + operand(size, np.int64), path)
         return words
 
     def read_varints(
@@ -292,7 +294,7 @@ class Cursor:
         if raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
             lengths = (raw >> 1).astype(np.int64)
             after = starts + lengths
-            if not np.count_nonzero(after > self.end):
+            if not has_any(after > self.end):
                 self.at = after
                 return starts, lengths
         raw, failed = self._check_varints(raw, starts, wrong, path, 64)

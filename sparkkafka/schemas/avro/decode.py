@@ -155,10 +155,7 @@ class ValueDecoder:
     def __init__(self, column_type: pa.DataType, skipper: Skipper) -> None:
         self.type = column_type
         self.skipper = skipper
-
-    @property
-    def path(self) -> str:
-        return self.skipper.path
+        self.path = skipper.path
 
     def read(self, cursor: Cursor) -> pa.Array:
         """Read one value of each entry, and move the cursor behind it. Return one value for each
@@ -209,60 +206,51 @@ class BooleanDecoder(ValueDecoder):
 # --- numbers ------------------------------------------------------------------------------------
 
 Convert = Callable[[NDArray[Any], Cursor, str], NDArray[Any]]
-"""Converts numbers, as they are written, to those of the column. Gets the cursor and the path to
-make rows bad."""
+"""Converts numbers, as they are written, to those of the column, maybe of another width. Gets the
+cursor and the path to make rows bad."""
 
 
 class NumberDecoder(ValueDecoder):
-    """int, long, float and double, to a type of numbers, dates or timestamps."""
+    """int, long, float and double, which are the NumPy type `written`, to a type of numbers, dates
+    or timestamps, which is `read`."""
 
     def __init__(
         self,
         column_type: pa.DataType,
         skipper: Skipper,
-        *,
-        bits: int,
-        is_float: bool,
-        convert: Convert,
+        written: np.dtype[Any],
+        read: np.dtype[Any],
+        convert: Convert | None,
     ) -> None:
         super().__init__(column_type, skipper)
-        self._bits = bits
-        self._is_float = is_float
-        self._convert = convert
+        self._written, self._read, self._convert = written, read, convert
         self._last_were_long = False
-        self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
-        self.reads_kept_values = self.reads_zero = not is_float
-        self.reads_any_bytes = is_float
+        self._int_dtype = np.int32 if written.itemsize == read.itemsize == 4 else np.int64
+        self.reads_any_bytes = written.kind == "f"
+        self.reads_kept_values = self.reads_zero = not self.reads_any_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
         """Return a number for each entry, of the column's type; 0 in bad rows."""
         values: NDArray[Any]
-        if not self._is_float:
-            raw, bad = cursor.read_varints(self.path, self._bits, are_long=self._last_were_long)
+        size = self._written.itemsize
+        if not self.reads_any_bytes:
+            raw, bad = cursor.read_varints(self.path, 8 * size, are_long=self._last_were_long)
             self._last_were_long = raw.itemsize == 8
-            values = unzigzag(raw, overwrite=True, dtype=self._dtype)
+            values = unzigzag(raw, overwrite=True, dtype=self._int_dtype)
             if bad is not None:
                 values[bad] = 0
-        elif self._bits == 64:
-            values = cursor.read_words(8, self.path).view(np.float64)
         else:
-            values = cursor.read_words(4, self.path).astype(np.uint32).view(np.float32)
-        values = self._convert(values, cursor, self.path)
-        buffer = pa.py_buffer(np.ascontiguousarray(values))
+            words = cursor.read_words(size, self.path)
+            values = words.astype(f"u{size}", copy=False).view(self._written)
+        if self._convert is not None:
+            values = self._convert(values, cursor, self.path)
+        buffer = pa.py_buffer(values.astype(self._read, copy=False))
         return pa.Array.from_buffers(self.type, len(values), [None, buffer])
 
 
-def to_dtype(dtype: Any, through: Any = None) -> Convert:
-    """Return a function that converts numbers to another width. It first converts them to the dtype
-    `through`, if one is given, so that they are rounded as in Java."""
-
-    def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
-        """Convert numbers as read to the column's type, by way of `through` if that is set."""
-        if through is not None:
-            values = values.astype(through)
-        return values.astype(dtype, copy=False)
-
-    return convert
+def to_float(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
+    """Round numbers to 32 bits, as in Java."""
+    return values.astype(np.float32)
 
 
 def to_unit(written: str, read: str) -> Convert:
@@ -311,7 +299,7 @@ class StringDecoder(BytesDecoder):
         # Items are so many that calls matter less than the processor's cache.
         joins = type(cursor) is Cursor and cursor.rows is None
         # If all texts have 13 bytes or more, `gather` copies each field faster on its own.
-        if joins and self.type == pa.string() and int(lengths.min(initial=13)) < 13:
+        if joins and pa.types.is_string(self.type) and (lengths[0] < 13 or lengths.min() < 13):
             return LocatedTexts(self.path, starts, lengths)
         return self._copy(cursor, starts, lengths)
 
@@ -631,12 +619,12 @@ class UnionDecoder(ValueDecoder):
         if self._optional is not None:
             byte = cursor.chunk.data.take(cursor.at, mode="clip")
             if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch
-                return self._read_optional(self._optional, cursor, byte >> 1)
+                return self._read_optional(self._optional, cursor, byte.astype(np.bool_))
             # Some rows are bad, or numbers have several bytes. `_read_optional` begins at the last
             # byte of a number, which is 0 for null in any case.
-            numbers = self._union.read_branches(cursor).astype(np.uint8)
+            mask = self._union.read_branches(cursor).astype(np.bool_)
             cursor.at = cursor.at - cursor.is_active()
-            return self._read_optional(self._optional, cursor, numbers)
+            return self._read_optional(self._optional, cursor, mask)
         numbers = self._union.read_branches(cursor)
         count = len(numbers)
         # For each member: the branches that become it, as (which entries have the branch, values).
@@ -667,20 +655,19 @@ class UnionDecoder(ValueDecoder):
         return pa.Array.from_buffers(self.type, count, [bitmap], children=children)
 
     def _read_optional(
-        self, decoder: ValueDecoder, cursor: Cursor, numbers: NDArray[Any]
+        self, decoder: ValueDecoder, cursor: Cursor, mask: Flags
     ) -> pa.Array | LocatedTexts:
-        """Read the values of a union of null and one other branch, of which `numbers` has the
-        entries' branches: 0 or 1."""
-        mask = numbers.view(np.bool_)
+        """Read the values of a union of null and one other branch, which the entries in the mask
+        have."""
         if decoder.reads_zero:  # a null's number, 0, is read as if it were the value
-            cursor.at = cursor.at + numbers
+            cursor.at = cursor.at + mask.astype(np.int64)
             values = decoder.locate(cursor)
             if isinstance(values, LocatedTexts):
                 return values._replace(valid=mask)
         elif decoder.reads_any_bytes and (size := decoder.skipper.size):
             # The bytes that are read for a null are those after its number.
             values = decoder.read(Cursor(cursor.chunk, cursor.at + 1, _NO_END))
-            cursor.skip(1 + numbers * size, self.path)
+            cursor.skip(np.where(mask, 1 + size, 1), self.path)
         else:
             cursor.skip(1, self.path)
             values = _read_branch(decoder, cursor, mask)

@@ -317,7 +317,7 @@ def _has_same_last_name(writer: Node, reader: Node) -> bool:
     return last in [name.rpartition(".")[2] for name in (reader.name, *reader.aliases)]
 
 
-_BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
+_WRITTEN: Final = {avro.INT: "i4", avro.LONG: "i8", avro.FLOAT: "f4", avro.DOUBLE: "f8"}
 
 
 def _make_scalar_decoder(
@@ -349,12 +349,10 @@ def _make_scalar_decoder(
         return decode.NullDecoder(target, skipper)
     if kind == avro.BOOLEAN:
         return decode.BooleanDecoder(target, skipper)
-    if kind in _BITS:
-        is_float = kind in (avro.FLOAT, avro.DOUBLE)
+    if kind in _WRITTEN:
+        read = np.dtype(_DTYPES.get(target, np.int64))  # also timestamps, intervals
         convert = _make_conversion(writer, reader, target)
-        return decode.NumberDecoder(
-            target, skipper, bits=_BITS[kind], is_float=is_float, convert=convert
-        )
+        return decode.NumberDecoder(target, skipper, np.dtype(_WRITTEN[kind]), read, convert)
     if writer.logical == reader.logical == avro.DECIMAL and writer.scale != reader.scale:
         raise SchemaError(
             f"{label(path)}: the decimals of the Avro schemas have different scales, "
@@ -384,16 +382,16 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
         )
 
 
-def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert:
-    """Return how numbers of the writer's type become those of a column of type `target`."""
+def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert | None:
+    """Return how numbers of the writer's type become those of a column of type `target`, if it has
+    other ones."""
     if reader.time_unit:
         read = "micros" if pa.types.is_timestamp(target) else reader.time_unit
         written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's
         if written != read:
             return decode.to_unit(written, read)
     # If the reader's type is float, a number is rounded to one before it becomes a double.
-    through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    return decode.to_dtype(_DTYPES.get(target, np.int64), through)  # also timestamps, intervals
+    return decode.to_float if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
 
 
 _DTYPES: Final = {
