@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, operand, words_at
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.object_fields import escaped_bytes
@@ -289,12 +289,14 @@ class UniformReader:
             is_typed = _are_values(data, starts, lengths, kind) & ~is_string
         is_misfit = ~is_typed
         is_value = is_typed
-        if is_misfit.any():
+        if arrays.has_any(is_misfit):
             is_null = (lengths == 4) & ~is_string & _begins_with(data, starts, b"null")
             if node is not None:
                 is_misfit &= ~is_null
             is_value = is_typed | is_null
-            if is_misfit.any() and kind != JsonKind.LENIENT:  # which takes the text of any value
+            if (
+                arrays.has_any(is_misfit) and kind != JsonKind.LENIENT
+            ):  # which takes the text of any value
                 is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
                 if kind not in _NUMBERS:  # in which 0.0 may be an integer
                     is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
@@ -378,10 +380,11 @@ class UniformReader:
     ) -> dict[int, str]:
         """Return why values do not fit, by index, but for those whose reasons are known."""
         is_misfit = spans.is_misfit.copy()
-        is_misfit[list(known)] = False
+        if known:
+            is_misfit[list(known)] = False
         if spans.items is not None:
             is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
-        if not is_misfit.any():
+        if not arrays.has_any(is_misfit):
             return {}
         _, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, is_misfit))
         self._is_read[is_no_json] = False
@@ -397,7 +400,7 @@ class UniformReader:
         starts, lengths, _, is_typed, is_misfit, _ = spans
         if node.kind not in _READABLE:
             return pa.nulls(len(starts), node.type), {}
-        if not is_typed.all():
+        if arrays.has_any(~is_typed):
             lengths = np.where(is_typed, lengths, -1)
         texts = gather(pa.py_buffer(self._data), starts, lengths)
         failed = np.zeros(len(starts), np.bool_)
@@ -413,7 +416,7 @@ class UniformReader:
             except ValueError:
                 failed[:], column = True, pa.nulls(len(starts), node.type)
         failed &= is_typed
-        if not failed.any():
+        if not arrays.has_any(failed):
             return column, {}
         others, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, failed))
         is_misfit[list(reasons)] = True
@@ -468,10 +471,10 @@ class UniformReader:
         """Return JSON texts of the values that do not fit, and of arrays and maps with such items;
         None if there are none."""
         rest = None
-        if spans.is_misfit.any():
+        if arrays.has_any(spans.is_misfit):
             rest = self._misfits_of(spans)
         items = spans.items
-        if items is None or not items.values.is_misfit.any():
+        if items is None or not arrays.has_any(items.values.is_misfit):
             return rest
         rows, is_misfit = items.rows(), items.values.is_misfit
         counts = np.bincount(rows[is_misfit], minlength=len(items.counts))
@@ -542,15 +545,15 @@ def _special_bytes(data: Bytes) -> tuple[Ints, Ints, Ints]:
 
 def _begins_with(data: Bytes, at: Ints, expected: bytes) -> Flags:
     """Return at which of the positions in the data these bytes begin."""
-    size = len(expected)
     flags: Flags = np.ones(len(at), np.bool_)
-    if size == 1:
-        flags &= data.take(at, mode="clip") == expected[0]
-        return flags
-    mask = np.uint64((1 << 8 * min(size, 8)) - 1)
-    for begin in [*range(0, size - 8, 8), max(size - 8, 0)]:
-        word = int.from_bytes(expected[begin : begin + 8], "little")
-        flags &= (words_at(data, at + begin) & mask) == np.uint64(word)
+    for begin in range(0, len(expected), 8):
+        part = expected[begin : begin + 8]
+        if len(part) == 1:  # which is found faster than a word
+            flags &= data.take(at + begin, mode="clip") == operand(part[0], np.uint8)
+        else:
+            mask = operand((1 << 8 * len(part)) - 1)
+            word = np.uint64(int.from_bytes(part, "little"))
+            flags &= (words_at(data, at + begin) & mask) == word
     return flags
 
 
@@ -574,12 +577,12 @@ def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Fla
         return fits
     first = data.take(starts, mode="clip")
     last = data.take(starts + lengths - 1, mode="clip")
-    is_negative = first == ord("-")
-    if is_negative.any():
+    is_negative = first == operand(ord("-"), np.uint8)
+    if arrays.has_any(is_negative):
         first = data.take(starts + is_negative, mode="clip")
     fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
-    is_zero = first == ord("0")
-    if is_zero.any():  # 007 is no number, and 0x7 none of JSON
+    is_zero = first == operand(ord("0"), np.uint8)
+    if arrays.has_any(is_zero):  # 007 is no number, and 0x7 none of JSON
         is_longer = lengths - is_negative > 1
         if kind == JsonKind.FLOAT:
             is_longer &= _are_digits(data.take(starts + is_negative + 1, mode="clip"))
@@ -589,7 +592,7 @@ def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Fla
 
 def _are_digits(characters: Bytes) -> Flags:
     """Return which characters are digits."""
-    flags: Flags = characters - np.uint8(ord("0")) <= 9
+    flags: Flags = characters - operand(ord("0"), np.uint8) <= operand(9, np.uint8)
     return flags
 
 
