@@ -58,12 +58,12 @@ assert all(re.search("too m(uch memory|any bytes)", reason) for reason in reason
 assert grown < 300_000, grown
 """
 BOMBS = {
-    "avro array": "decoder, good, bomb = wide('array'), b'\\0', nulls(1_000_000)",
-    "avro map": "decoder, good, bomb = wide('map'), b'\\0', keyed(500_000)",
+    "avro array": "decoder, good, bomb = wide('array'), b'\\0', nulls(300_000)",
+    "avro map": "decoder, good, bomb = wide('map'), b'\\0', keyed(150_000)",
     "json objects": "decoder, good, bomb = wide_json(), b'{}', objects(b'{}', 300_000)",
     "json nulls": "decoder, good, bomb = wide_json(), b'{}', objects(b'null', 200_000)",
     "json, 4 MB": "decoder, good, bomb = wide_json(110), b'{}', objects(b'null', 800_000)",
-    "avro symbols": "decoder, good, bomb = symbols(), nulls(1), nulls(1_000_000)",
+    "avro symbols": "decoder, good, bomb = symbols(), nulls(1), nulls(300_000)",
     "avro symbols of fields": "decoder, good, bomb = enums(), b'\\2' * 1_000, bytes(1_000)",
     "protobuf messages": "decoder, good, bomb = messages(), b'', b'\\n\\0' * 100_000",
     "names": "decoder, good, bomb = names(), b'', b'\\n\\x80\\x89\\x7a' + bytes(2_000_000)",
