@@ -586,6 +586,13 @@ def test_uniform_maps_are_as_one_by_one(part: bytes, other: bytes, rest: bool) -
     assert_as_one_by_one(kind, [text.replace(b'"id": 1, ', b"") for text in payloads], rest, typed)
 
 
+def test_uniform_maps_are_read_without_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(decode.BlockReader, "read")
+    read = run(ITEMS, *[ITEMS_TEXT] * 100)
+    maps = {"m": [("a", 1), ("b", -2)], "n": [("a", "x"), ("b", None)]}
+    assert read.values.to_pylist() == [{"id": 1, **maps}] * 100
+
+
 @pytest.mark.parametrize(
     "values",
     [
