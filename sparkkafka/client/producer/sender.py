@@ -649,7 +649,7 @@ class Sender:
 
         Wait at most `wait_s`, and not longer than until a batch expires or may be sent again.
         """
-        if wait_s > 0:
+        if wait_s > 0 and self._nonempty_queues:
             now_s = time.monotonic()
             until_s = min(now_s + wait_s, self._expiry_at_s)
             not_before_s = [queue.not_before_s for queue in self._nonempty_queues.values()]

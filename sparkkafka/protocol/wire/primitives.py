@@ -109,7 +109,7 @@ class Reader:
 
     def uuid(self) -> uuid.UUID:
         """Read a UUID of 16 bytes."""
-        return uuid_of(bytes(self.span(16)))
+        return uuid_of(bytes(self.buffer[self.claim(16) : self.pos]))
 
     def unsigned_varint(self) -> int:
         """Read an unsigned varint of up to 5 bytes: 0 to 2**32 - 1."""
