@@ -57,7 +57,8 @@ def encode_into(writer: Writer, message: Message, version: int) -> None:
     """
     cls = type(message)
     try:
-        _message_codec(cls, version).write(writer, message)
+        codec = _CODECS.get((cls, version)) or _compile_codec(cls, version)
+        codec.write(writer, message)
     except AbsentFieldError as error:
         path, needed = _path(cls, version, error), ""
         if error.needed_version is not None:
@@ -86,7 +87,8 @@ def decode_from(
     Otherwise as `decode`.
     """
     try:
-        message: MessageT = _message_codec(cls, version).read(reader)
+        codec = _CODECS.get((cls, version)) or _compile_codec(cls, version)
+        message: MessageT = codec.read(reader)
         if to_end:
             reader.expect_end()
     except DecodeError as error:
@@ -116,13 +118,12 @@ class ValueCodec(NamedTuple):
 _CODECS: dict[tuple[type[Message], int], ValueCodec] = {}
 
 
-def _message_codec(cls: type[Message], version: int) -> ValueCodec:
-    """Return the codec of a message at a version, which is compiled when it is first used."""
-    codec = _CODECS.get((cls, version))
-    if codec is None:
-        check_version(cls, version)
-        # Two threads may both compile it; either result is as good.
-        codec = _CODECS[cls, version] = _struct_codec(cls, version, is_flexible(cls, version))
+def _compile_codec(cls: type[Message], version: int) -> ValueCodec:
+    """Compile the codec of a message at a version, and keep it. Raises
+    UnsupportedVersionError."""
+    check_version(cls, version)
+    # Two threads may both compile it; either result is as good.
+    codec = _CODECS[cls, version] = _struct_codec(cls, version, is_flexible(cls, version))
     return codec
 
 
