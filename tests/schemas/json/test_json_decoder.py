@@ -588,9 +588,10 @@ def test_uniform_maps_are_as_one_by_one(part: bytes, other: bytes, rest: bool) -
 
 def test_uniform_maps_are_read_without_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(decode.BlockReader, "read")
-    read = run(ITEMS, *[ITEMS_TEXT] * 100)
+    kind = pa.struct([*ITEMS, ("text", pa.string())])
+    read = run(kind, *[ITEMS_TEXT[:-1] + b', "text": "x"}'] * 100)
     maps = {"m": [("a", 1), ("b", -2)], "n": [("a", "x"), ("b", None)]}
-    assert read.values.to_pylist() == [{"id": 1, **maps}] * 100
+    assert read.values.to_pylist() == [{"id": 1, **maps, "text": "x"}] * 100
 
 
 @pytest.mark.parametrize(
