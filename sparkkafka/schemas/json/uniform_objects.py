@@ -316,9 +316,13 @@ class UniformReader:
         closes = self._marks[closing]
         ends = closes.take(np.searchsorted(closes, at), mode="clip")
         is_list = (data.take(at, mode="clip") == opening) & (ends < text_ends)
+        before = np.searchsorted(commas, at)
+        counts = np.searchsorted(commas, ends) - before
+        if node.kind == JsonKind.MAP and 2 * counts[is_list].sum() > len(quotes):
+            # Many commas are in strings. With more of them than names, it is no map of such items.
+            is_list &= 2 * counts <= np.searchsorted(quotes, ends) - np.searchsorted(quotes, at)
         starts = np.where(is_list, at + 1, ends)
-        before = np.searchsorted(commas, starts)
-        counts = np.searchsorted(commas, ends) - before + (ends > starts)
+        counts = counts * is_list + (ends > starts)
         offsets = arrays.offsets_of(counts)
         # Each item ends at a comma, the last one at the bracket, and begins behind the one before.
         comma = np.repeat(before - offsets[:-1], counts) + np.arange(offsets[-1])

@@ -87,3 +87,20 @@ def test_bombs_of_numbers() -> None:
 @pytest.mark.slow
 def test_bombs_with_the_rest_asked_for() -> None:
     check(ended(["items", "names", "digits", "nested arrays"], "int64()", rest=True))
+
+
+COMMAS = """
+reader = decoder(Schema("json", ""), None, pa.struct([("m", pa.map_(pa.string(), pa.string()))]))
+reader.decode(pa.array([b'{"m":{"a":"1"}}'] * 100, pa.binary()))
+rows = pa.array([b'{"m":{"a":"%s"}}' % (b"1," * 4000)] * 300, pa.binary())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read = reader.decode(rows)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert read.values.null_count == 0
+print(rows.nbytes // 1024, grown)
+"""
+
+
+@pytest.mark.slow
+def test_many_commas_in_strings_of_maps() -> None:
+    check(forks.run(IMPORTS, {"commas": COMMAS}))
