@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
-from sparkkafka.schemas.values import Decoded
+from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
 from tests.support.properties import examples
@@ -199,3 +201,73 @@ def test_the_first_of_many_refused_messages_have_figures() -> None:
     detailed, others = without_wire_type[:MAX_OWN_REASONS], without_wire_type[MAX_OWN_REASONS:]
     assert all("at byte 0: there is no wire type 6" in text for text in detailed)
     assert {text.split(": ", 1)[1] for text in others} == {OTHER_REASON}
+
+
+FIELDS = """syntax = "proto3";
+message M {
+  int64 a = 1; string b = 2; repeated int32 c = 3; fixed32 d = 4; fixed64 e = 5; N f = 6;
+  int64 z = 20;
+  message N { int64 a = 1; string b = 2; }
+}"""
+GOOD = {
+    "a number": b"\x08\xac\x02",
+    "a text": b"\x12\x02ab",
+    "packed numbers": b"\x1a\x02\x07\x08",
+    "numbers one by one": b"\x18\x01\x18\xff\xff\x03",
+    "fixed sizes": b"\x25\1\2\3\4\x29\1\2\3\4\5\6\7\x08",
+    "a message": b"\x32\x03\x08\x96\x01",
+    "a message in two parts": b"\x32\x03\x08\x96\x01\x32\x03\x12\x01x",
+    "a tag of two bytes": b"\xa0\x01\x05",
+    "a tag that is longer than it must be": b"\x88\x00\x05",
+    "unknown fields": b"\xf0\x01\x05\xf2\x01\x01x\xf5\x01\1\2\3\4\xf1\x01\1\2\3\4\5\6\7\x08",
+    "a number of more than 64 bits": b"\x08" + b"\xff" * 9 + b"\x7f",
+}
+DAMAGED = {
+    "no tag": b"\x80",
+    "field 0": b"\x02\x01x",
+    "a tag of 33 bits": b"\x88\x80\x80\x80\x10\x01",
+    "a tag of six bytes": b"\x88\x80\x80\x80\x80\x00\x01",
+    "an unknown tag of six bytes": b"\xf0\x81\x80\x80\x80\x00\x01",
+    "wire type 6": b"\x0e\x01",
+    "wire type 7": b"\xf7\x01\x01",
+    "the end of a group": b"\x0c",
+    "a number that is cut off": b"\x08\xff",
+    "a number of eleven bytes": b"\x08" + b"\xff" * 10 + b"\x01",
+    "no number": b"\x08",
+    "a length beyond the end": b"\x12\x05ab",
+    "a length of 31 bits": b"\x12\xff\xff\xff\xff\x07ab",
+    "a length of 63 bits": b"\x12" + b"\xff" * 8 + b"\x7f",
+    "a length back to its tag": b"\x12" + b"\xf5" + b"\xff" * 8 + b"\x01",
+    "a length of eleven bytes": b"\x12" + b"\xff" * 10 + b"\x01",
+    "a length that is cut off": b"\x12\x80",
+    "a fixed size that is cut off": b"\x29\1\2\3",
+    "an unknown length beyond the end": b"\xf2\x01\x05x",
+    "an unknown number that is cut off": b"\xf0\x01\xff",
+}
+
+
+@cache
+def few_fields() -> Any:
+    return protobuf.decoder(Schema(PROTOBUF, FIELDS), None, None)
+
+
+@cache
+def decoded_alone(payload: bytes) -> Decoded:
+    decoded: Decoded = few_fields().decode(pa.array([payload], pa.binary()))
+    return decoded
+
+
+@pytest.mark.parametrize("damaged", ["", *DAMAGED])
+@pytest.mark.parametrize("good", GOOD)
+def test_many_messages_are_read_as_one_is(good: str, damaged: str) -> None:
+    """A few messages are read one by one, many in steps over all of them."""
+    payload = GOOD[good] + DAMAGED.get(damaged, b"")
+    assert len(decoded_alone(payload).bad_rows) == bool(damaged)
+    for others in [], list(GOOD.values()):
+        payloads = [payload, *others]
+        many = few_fields().decode(pa.array(payloads * 20, pa.binary()))
+        bad = range(0, 20 * len(payloads), len(payloads)) if damaged else ()
+        assert many.bad_rows.tolist() == list(bad)
+        assert many.reasons == decoded_alone(payload).reasons * 20
+        rows = [decoded_alone(each).values[0].as_py() for each in payloads]
+        assert many.values.to_pylist() == rows * 20
