@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.datasource import DataSourceReader
 
 from sparkkafka.client.cluster.offsets import list_offsets
@@ -74,37 +76,51 @@ def test_the_same_rows(
     spark.conf.set("spark.sql.session.timeZone", zone)
     names = f"{topic},{other}"
     columns = ("topic", "partition", "offset", "timestamp", "value")
+    pushed = {"subscribe": names, "filterPushdown": "true"}
+    known = {**pushed, "maxTimestampDisorderMs": str(2 * T0)}
     plain = read(subscribe=names).select(*columns).cache()  # once, for all filters
+    wheres = (
+        "offset > 20",
+        "offset between 10 and 20 and partition < 2",
+        "offset in (3, 40) and partition in (1, 2)",
+        "offset = 7 or offset = 9",
+        f"topic = '{other}'",
+        f"topic <> '{other}' and partition <> 1",
+        "partition is null",
+        "timestamp >= '2023-11-14 22:13:20'",
+        "timestamp >= timestamp'2023-11-15 03:43:20 Asia/Kolkata'",
+        "timestamp > timestamp'2023-11-14 14:13:30.500001 America/Los_Angeles'",
+        "timestamp <= timestamp'2023-11-14 22:13:10Z'",
+        f"timestamp between timestamp_millis({T0}) and timestamp_millis({T0 + 9_999})",
+        f"timestamp in (timestamp_millis({T0}), timestamp_millis(5))",
+        "cast(timestamp as date) = date'2023-11-14'",
+        "timestamp < '1980-01-01'",
+        "timestamp < '1960-01-01'",
+        "timestamp > '9999-01-01'",
+        "timestamp > current_timestamp()",
+        f"timestamp >= timestamp_millis({T0}) and value = 'v' and offset % 2 = 0",
+    )
+    if zone != "UTC":  # the other filters are the same in each zone
+        wheres = tuple(where for where in wheres if "timestamp" in where)
+
+    def found(frame_of: Callable[[], Any]) -> list[Any]:
+        """The rows of all filters, each with the number of its filter, of one query."""
+        frames = [
+            frame_of().where(where).select(functions.lit(number).alias("filter"), *columns)
+            for number, where in enumerate(wheres)
+        ]
+        return sorted(functools.reduce(DataFrame.union, frames).collect())
+
     try:
-        pushed = {"subscribe": names, "filterPushdown": "true"}
-        known = {**pushed, "maxTimestampDisorderMs": str(2 * T0)}
-        for where in (
-            "offset > 20",
-            "offset between 10 and 20 and partition < 2",
-            "offset in (3, 40) and partition in (1, 2)",
-            "offset = 7 or offset = 9",
-            f"topic = '{other}'",
-            f"topic <> '{other}' and partition <> 1",
-            "partition is null",
-            "timestamp >= '2023-11-14 22:13:20'",
-            "timestamp >= timestamp'2023-11-15 03:43:20 Asia/Kolkata'",
-            "timestamp > timestamp'2023-11-14 14:13:30.500001 America/Los_Angeles'",
-            "timestamp <= timestamp'2023-11-14 22:13:10Z'",
-            f"timestamp between timestamp_millis({T0}) and timestamp_millis({T0 + 9_999})",
-            f"timestamp in (timestamp_millis({T0}), timestamp_millis(5))",
-            "cast(timestamp as date) = date'2023-11-14'",
-            "timestamp < '1980-01-01'",
-            "timestamp < '1960-01-01'",
-            "timestamp > '9999-01-01'",
-            "timestamp > current_timestamp()",
-            f"timestamp >= timestamp_millis({T0}) and value = 'v' and offset % 2 = 0",
-        ):
-            if zone != "UTC" and "timestamp" not in where:
-                continue  # no filter of times: the same in each zone
-            expected = sorted(plain.where(where).collect())
-            for options in (pushed, known):
-                frame = read(**options).where(where).select(*columns)
-                assert sorted(frame.collect()) == expected, where
+        expected = found(lambda: plain)
+        assert {row.filter for row in expected} > {0, 1, 2, 3}
+        for options in (pushed, known):
+            rows = found(lambda options=options: read(**options))
+            for number, where in enumerate(wheres):
+                passed, passing = (
+                    [row for row in side if row.filter == number] for side in (rows, expected)
+                )
+                assert passed == passing, where
     finally:
         plain.unpersist()
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -1,8 +1,7 @@
 """Topics that other producers filled, with each codec, read by Spark.
 
 The producers are confluent-kafka (librdkafka), kafka-python, and Java's through the JVM connector's
-sink. Our rows are those that confluent-kafka's consumer sees, and, with one codec of each producer,
-those of `format("kafka")`.
+sink. Our rows are those that confluent-kafka's consumer sees, and those of `format("kafka")`.
 """
 
 from __future__ import annotations
@@ -100,54 +99,46 @@ def java_fills(bootstrap: str, filled: Filled, spark: Any, format: str) -> None:
     )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((writer, codec), id=f"{writer}-{codec}")
-        for writer in ("confluent-kafka", "kafka-python", "java")
-        for codec in CODECS
-    ],
-)
-def filled(
-    request: pytest.FixtureRequest, spark: Any, kafka_cluster: Any, jvm_connector: str
-) -> Filled:
-    writer, codec = request.param
-    records = mixed_records()
-    if writer == "kafka-python":
-        records = for_kafka_python(records)
-    by_partition = [records[partition::PARTITIONS] for partition in range(PARTITIONS)]
-    filled = Filled(f"by-{writer}-{codec}", codec, by_partition)
-    kafka_cluster.create_topic(filled.topic, partitions=PARTITIONS)
-    bootstrap = kafka_cluster.bootstrap_servers
-    if writer == "confluent-kafka":
-        confluent_kafka_fills(bootstrap, filled)
-    elif writer == "kafka-python":
-        kafka_python_fills(bootstrap, filled)
-    else:
-        java_fills(bootstrap, filled, spark, jvm_connector)
-    return filled
-
-
 def test_rows_are_those_that_confluent_kafka_and_the_jvm_connector_see(
-    filled: Filled, kafka_cluster: Any, read: Callable[..., Any], jvm_connector: str
+    spark: Any, kafka_cluster: Any, read: Callable[..., Any], jvm_connector: str
 ) -> None:
+    """One topic for each producer and codec, and one read of them all."""
     bootstrap = kafka_cluster.bootstrap_servers
-    # librdkafka leaves a batch as it is if compression would not make it smaller.
-    codecs = codecs_in(bootstrap, filled.topic, PARTITIONS)
-    assert filled.codec in codecs <= {filled.codec, "none"}
-    options = {"subscribe": filled.topic, "includeHeaders": "true"}
-    ours = read(**options)
-    rows = as_peer_rows(ours)
-    assert rows == confluent_read(bootstrap, filled.topic, PARTITIONS)
-    for partition, records in enumerate(filled.records):
-        assert [
-            (key, value, headers or ()) for at, _, _, _, key, value, headers in rows
-            if at == partition
-        ] == [record[:3] for record in records]  # fmt: skip
-    if filled.codec == "lz4":
+    topics: list[Filled] = []
+    for writer in ("confluent-kafka", "kafka-python", "java"):
+        records = mixed_records()
+        if writer == "kafka-python":
+            records = for_kafka_python(records)
+        by_partition = [records[partition::PARTITIONS] for partition in range(PARTITIONS)]
+        for codec in CODECS:
+            filled = Filled(f"by-{writer}-{codec}", codec, by_partition)
+            kafka_cluster.create_topic(filled.topic, partitions=PARTITIONS)
+            if writer == "confluent-kafka":
+                confluent_kafka_fills(bootstrap, filled)
+            elif writer == "kafka-python":
+                kafka_python_fills(bootstrap, filled)
+            else:
+                java_fills(bootstrap, filled, spark, jvm_connector)
+            topics.append(filled)
+    options = {"subscribePattern": "^by-", "includeHeaders": "true"}
+    ours = read(**options).cache()  # once, for all topics
+    try:
+        for filled in topics:
+            # librdkafka leaves a batch as it is if compression would not make it smaller.
+            codecs = codecs_in(bootstrap, filled.topic, PARTITIONS)
+            assert filled.codec in codecs <= {filled.codec, "none"}
+            rows = as_peer_rows(ours.where(f"topic = '{filled.topic}'"))
+            assert rows == confluent_read(bootstrap, filled.topic, PARTITIONS)
+            for partition, records in enumerate(filled.records):
+                assert [
+                    (key, value, headers or ()) for at, _, _, _, key, value, headers in rows
+                    if at == partition
+                ] == [record[:3] for record in records]  # fmt: skip
         theirs = read(jvm_connector, **options)
         assert ours.schema == theirs.schema
         assert_df_equality(ours.orderBy(ORDER), theirs.orderBy(ORDER))
+    finally:
+        ours.unpersist()
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
