@@ -55,7 +55,7 @@ class SteadyWriter:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, per_second: int, linger_ms: int = 5
+        self, bootstrap: str, topic: str, partitions: int, per_second: int, linger_ms: int = 100
     ) -> None:
         self.count = 0
         self._topic, self._partitions, self._per_second = topic, partitions, per_second
