@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from sparkkafka.spark.pyspark_internals import VARIABLE
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 
@@ -19,35 +21,38 @@ ROWS = 500
 LIMIT_S = 300
 
 
-def run_job_without_internals(servers: str, source: str, target: str, folder: Path) -> None:
-    """Run the job in a process of its own. Fails unless it succeeds with the switch off."""
-    export_java_home(find_java())
-    environment = {
+def without_internals() -> dict[str, str]:
+    """Variables of a process that runs the job."""
+    return {
         **os.environ,
         VARIABLE: "false",
         "SPARKKAFKA_LOGGING": "spark.pyspark_internals:info",
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, "-m", "tests.spark.job_without_internals"]
-    done = subprocess.run(
-        [*command, servers, source, target, str(folder)],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+
+
+def check_that_it_ran(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stderr[-5000:]
     off = f"{VARIABLE}=false: speed-ups that depend on pyspark's internals are off"
     assert off in done.stderr  # said by Spark's Python processes
 
 
-def main(servers: str, source: str, target: str, folder: str) -> None:
-    from pyspark.sql import SparkSession
+def run_job_without_internals(servers: str, source: str, target: str, folder: Path) -> None:
+    """Run the job in a process of its own. Fails unless it succeeds with the switch off."""
+    export_java_home(find_java())
+    command = [sys.executable, "-m", "tests.spark.job_without_internals"]
+    done = subprocess.run(
+        [*command, servers, source, target, str(folder)],
+        cwd=Path(__file__).parents[2],
+        env={**without_internals(), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    check_that_it_ran(done)
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+
+def run_job(spark: SparkSession, servers: str, source: str, target: str, folder: str) -> None:
     kafka = {"kafka.bootstrap.servers": servers}
     rows = spark.range(ROWS).selectExpr("CAST(id AS string) AS value")
     rows.write.format("pykafka").options(**kafka, topic=source).mode("append").save()
@@ -66,8 +71,10 @@ def main(servers: str, source: str, target: str, folder: str) -> None:
     assert query.awaitTermination(LIMIT_S)
     values = read.option("subscribe", target).load().selectExpr("CAST(value AS string)").collect()
     assert sorted(int(row.value) for row in values) == list(range(ROWS))
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    run_job(session, *sys.argv[1:])
+    session.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,26 +13,30 @@ import pytest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.client.support import write
+from tests.spark.job_without_internals import check_that_it_ran, without_internals
 
-CONF = Path(__file__).parents[2] / "conf"
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
 
 _SESSION = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 import sparkkafka
 from pyspark.sql import SparkSession
-servers, checkpoint = sys.argv[1:]
+from tests.spark.job_without_internals import run_job
+servers, folder = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 for name, level in (("org.example.Chatty", "info"), ("org.example.Loud", "warn")):
     log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name)
     getattr(log, level)("hello from " + name)
 print("CONF " + json.dumps(dict(spark.sparkContext.getConf().getAll())))
+run_job(spark, servers, "source", "target", folder + "/job")
 options = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.group.id": "g",
            "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
 sparkkafka.commit_to_group(spark, options)
 query = (
     spark.readStream.format("pykafka").options(**options).load().writeStream.format("noop")
-    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    .option("checkpointLocation", folder + "/ck").trigger(availableNow=True).start()
 )
 assert query.awaitTermination(60)
 """
@@ -47,18 +50,20 @@ def defaults() -> dict[str, str]:
 
 @pytest.mark.spark
 def test_spark_runs_with_conf(fake_cluster: FakeCluster, tmp_path: Path) -> None:
-    """The last batch of its stream is committed to the group though the program ends then."""
-    fake_cluster.create_topic("t")
+    """And without pyspark's internals. The last batch of a stream is committed to the group though
+    the program ends then."""
+    for name, partitions in (("source", 2), ("target", 2), ("t", 1)):
+        fake_cluster.create_topic(name, partitions)
     write(fake_cluster, "t", 25)
     export_java_home(find_java())
     environment = {
-        **os.environ,
+        **without_internals(),
         "SPARK_CONF_DIR": str(CONF),
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
     }
     run = subprocess.run(
-        [sys.executable, "-c", _SESSION, fake_cluster.bootstrap_servers, str(tmp_path / "ck")],
+        [sys.executable, "-c", _SESSION, fake_cluster.bootstrap_servers, str(tmp_path)],
         capture_output=True,
         text=True,
         env=environment,
@@ -66,7 +71,7 @@ def test_spark_runs_with_conf(fake_cluster: FakeCluster, tmp_path: Path) -> None
         timeout=180,
         check=False,
     )
-    assert run.returncode == 0, run.stderr
+    check_that_it_ran(run)
     assert fake_cluster.committed("g") == {("t", 0): 25}
     used = json.loads(re.search(r"^CONF (.*)$", run.stdout, re.MULTILINE)[1])
     assert {name: used.get(name) for name in defaults()} == defaults()

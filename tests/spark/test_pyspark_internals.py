@@ -1,4 +1,7 @@
-"""What depends on pyspark's internals: a task's socket, frozen objects, and the switch."""
+"""What depends on pyspark's internals: a task's socket, frozen objects, and the switch.
+
+A job without them is in test_conf.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +22,6 @@ from pyspark.sql.types import StructType
 from sparkkafka.errors import OptionError
 from sparkkafka.spark import pyspark_internals
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.spark.job_without_internals import run_job_without_internals
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
@@ -169,10 +169,3 @@ def test_the_driver_reads_the_switch_and_refuses_other_values(
     monkeypatch.setenv(pyspark_internals.VARIABLE, "no")
     with pytest.raises(OptionError, match="SPARKKAFKA_PYSPARK_INTERNALS is 'no': set it to true"):
         create()
-
-
-@pytest.mark.spark
-def test_a_job_runs_without_internals(fake_cluster: FakeCluster, tmp_path: Path):
-    fake_cluster.create_topic("source", partitions=2)
-    fake_cluster.create_topic("target", partitions=2)
-    run_job_without_internals(fake_cluster.bootstrap_servers, "source", "target", tmp_path)
