@@ -67,7 +67,8 @@ def test_nothing_grows(
             now = held_by(runner)
             seconds = (time.monotonic() - started_s) / (batch - WARM_UP)
             print(f"after {batch} batches: {now}, {seconds:.3f} s a batch")
-            assert now[1:] == first[1:]
+            # A busy machine may take a fetch's time for all that `held_by` looks at.
+            wait_until(lambda: held_by(runner)[1:] <= first[1:], "threads and files do not grow")
             assert now.rss_bytes - first.rss_bytes < GROWTH_BYTES
     finally:
         query.stop()
