@@ -533,6 +533,16 @@ def test_uniform_texts_are_as_one_by_one(part: bytes, other: bytes, last: bool, 
     assert_as_one_by_one(UNIFORM, payloads, rest)
 
 
+@pytest.mark.parametrize("size", range(1, 19))
+def test_each_byte_between_values_counts(size: int) -> None:
+    """They are compared as words of eight bytes, and fewer at the end."""
+    kind = pa.struct([("n" * size, pa.int64()), ("o" * size, pa.int64())])
+    text = b'{"%s":7,"%s":7}' % (b"n" * size, b"o" * size)
+    for at in range(len(text)):
+        changed = text[:at] + b"x" + text[at + 1 :]
+        assert_as_one_by_one(kind, [text] * 5 + [changed] + [text] * 3)
+
+
 @pytest.mark.parametrize("comma", [b",", b',"",'])
 def test_damaged_texts_that_together_would_be_json_change_no_other(comma: bytes) -> None:
     numbers = [b"1"] * 30
