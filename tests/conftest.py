@@ -172,6 +172,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # Half of the time of a small query would go to the compiler of its Java code. The Sparks of
+        # other processes compile theirs.
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.connect.grpc.binding.address", "127.0.0.1")  # of `connect_url`
         .config("spark.connect.grpc.binding.port", "0")

@@ -1,4 +1,4 @@
-"""Settings for many small queries: most of their time would go to compilers and planners."""
+"""Settings for many small queries: most of their time would go to the planner."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
 
