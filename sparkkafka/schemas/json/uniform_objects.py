@@ -249,7 +249,11 @@ class UniformReader:
                     at, quote = end + is_string, quote + 2 * is_string
             is_list = items = None
             if node is not None and self._has_items(node):
-                is_list, close, items, have_items = self._find_items(node, begin, ends)
+                found = self._find_items(node, begin, ends)
+                if not _are_most(found[-1]):
+                    self._drop_marks_in_strings(offsets)
+                    found = self._find_items(node, begin, ends)
+                is_list, close, items, have_items = found
                 end, at = np.where(is_list, close + 1, end), np.where(is_list, close + 1, at)
                 quote = np.where(is_list, np.searchsorted(quotes, at), quote)
                 fits &= have_items
@@ -265,6 +269,15 @@ class UniformReader:
             at, quote = at + len(after), quote + after.count(b'"')
         fits &= (at == ends) & (escapes == 0)
         return fits, spans
+
+    def _drop_marks_in_strings(self, offsets: Ints) -> None:
+        """Drop the commas and brackets in strings. Most maps have none there."""
+        quotes = self._quotes
+        before = np.searchsorted(quotes, offsets)
+        for byte, marks in self._marks.items():
+            text = np.searchsorted(offsets, marks, "right") - 1
+            is_outside = (np.searchsorted(quotes, marks) - before[text]) % 2 == 0
+            self._marks[byte] = marks[is_outside]
 
     def _fit(
         self,
@@ -310,7 +323,7 @@ class UniformReader:
         are values, with a name before those of maps.
 
         A comma in a string separates nothing, but what is before and behind it is no item then: one
-        has an odd number of quotes."""
+        has an odd number of quotes. `_drop_marks_in_strings` is for maps with such commas."""
         data, quotes, commas = self._data, self._quotes, self._marks[ord(",")]
         opening, closing = b"[]" if node.kind == JsonKind.LIST else b"{}"
         closes = self._marks[closing]

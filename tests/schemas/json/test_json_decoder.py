@@ -596,12 +596,25 @@ def test_uniform_maps_are_as_one_by_one(part: bytes, other: bytes, rest: bool) -
     assert_as_one_by_one(kind, [text.replace(b'"id": 1, ', b"") for text in payloads], rest, typed)
 
 
-def test_uniform_maps_are_read_without_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [b"x", b"x, y", b"},"])
+def test_uniform_maps_are_read_without_pyarrows_reader(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(decode.BlockReader, "read")
-    kind = pa.struct([*ITEMS, ("text", pa.string())])
-    read = run(kind, *[ITEMS_TEXT[:-1] + b', "text": "x"}'] * 100)
-    maps = {"m": [("a", 1), ("b", -2)], "n": [("a", "x"), ("b", None)]}
-    assert read.values.to_pylist() == [{"id": 1, **maps, "text": "x"}] * 100
+    # The middle one is the model, whose strings have no brackets.
+    texts = [ITEMS_TEXT.replace(b'"x"', b'"%s"' % text)] * 100
+    texts[49] = ITEMS_TEXT
+    values = run(ITEMS, *texts).values.to_pylist()
+    maps = {"m": [("a", 1), ("b", -2)], "n": [("a", text.decode()), ("b", None)]}
+    assert values[:49] + values[50:] == [{"id": 1, **maps}] * 99
+
+
+def test_damaged_maps_beside_strings_with_commas() -> None:
+    texts = [ITEMS_TEXT.replace(b'"x"', b'"x, y"')] * 100
+    others = [b'"x, y', b'x, y"', b'"x", y"', b'"x"", y"', b'"x}, y"', b'"x, "y"', b'"x", "y"']
+    for row, other in zip(range(30, 90, 8), others, strict=False):
+        texts[row] = ITEMS_TEXT.replace(b'"x"', other)
+    assert_as_one_by_one(ITEMS, texts)
 
 
 @pytest.mark.parametrize(
