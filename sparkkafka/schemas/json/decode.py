@@ -62,6 +62,8 @@ CALL_COST_ROWS: Final = 256
 MAX_SEPARATIONS: Final = 3
 """How many times the fields that pyarrow's reader cannot read in some rows are read separately."""
 _PARSED_BYTES: Final = 1 << 16
+_TOGETHER_BYTES: Final = 1 << 20
+"""Of arrays; their items take up to 60 times as much memory."""
 MAX_FAILED_READS: Final = 2
 """Once the fast reader has read this multiple of a batch's rows in vain, the remaining rows are
 read one by one: they are full of what it cannot read."""
@@ -474,6 +476,12 @@ class _Batch:
         column, read = pa.nulls(0, field.node.type), np.zeros(0, np.int64)
         if not self._decoder.with_rest and _can_read_raw(field.node):
             return column, read, {}  # values that pyarrow's reader could not read need a reason
+        if texts.nbytes > _TOGETHER_BYTES and len(texts) > 1:
+            half = len(texts) // 2
+            first, read, rests = self._read_together(field, texts[:half])
+            second, others, other_rests = self._read_together(field, texts[half:])
+            rests |= {row + half: rest for row, rest in other_rests.items()}
+            return pa.concat_arrays([first, second]), np.append(read, others + half), rests
         # Python's bytes would import pandas here.
         begin, end, nothing = arrow.binary_array([b'{"v":', b"}", b""])
         objects = pc.binary_join_element_wise(begin, texts, end, nothing)
@@ -494,8 +502,8 @@ class _Batch:
             return column, read, {}
         has_rest = arrow.is_valid(reader.rests)
         if self._decoder.with_rest:
-            rests = reader.rests.drop_null().to_pylist()
-            left = [text.removeprefix(b'{"v":')[:-1].decode() for text in rests]
+            objects = reader.rests.drop_null().to_pylist()
+            left = [text.removeprefix(b'{"v":')[:-1].decode() for text in objects]
             return column, read, dict(zip(read[has_rest].tolist(), left, strict=True))
         fits = np.flatnonzero(~has_rest)  # the others need a reason
         return column.take(arrow.from_numpy(fits)), read[fits], {}

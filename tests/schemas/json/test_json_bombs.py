@@ -101,6 +101,19 @@ print(rows.nbytes // 1024, grown)
 """
 
 
+MISFITS = """
+kind = pa.struct([("a", pa.list_(pa.int64()))])
+reader = decoder(Schema("json", ""), None, kind, rest=True)
+reader.decode(pa.array([b'{"a":["1"]}'] * 100, pa.binary()))
+rows = pa.array([b'{"a":[%s"x"]}' % (b"1," * 2000)] * 2000, pa.binary())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read = reader.decode(rows)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert len(read.rest) == 2000
+print(rows.nbytes // 1024, grown)
+"""
+
+
 @pytest.mark.slow
-def test_many_commas_in_strings_of_maps() -> None:
-    check(forks.run(IMPORTS, {"commas": COMMAS}))
+def test_many_commas_in_maps_and_arrays() -> None:
+    check(forks.run(IMPORTS, {"strings of maps": COMMAS, "arrays with misfits": MISFITS}))
