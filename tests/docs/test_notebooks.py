@@ -148,7 +148,7 @@ def test_the_notebooks_run(paths: list[Path], tmp_path: Path, kafka: None) -> No
         (
             "import time; time.sleep(99)",
             {"seconds": 1},
-            r"^not finished after 1 s",
+            r"^good\.ipynb, bad\.ipynb: not finished after 1 s",
         ),
     ],
     ids=["error", "slow-cell", "slow-notebook"],

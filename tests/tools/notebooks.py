@@ -111,7 +111,8 @@ def execute_notebooks(
         raise NotebookError(failure.read_text())
     what = f"not finished after {seconds:.0f} s" if status is None else f"status {status}"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-    raise NotebookError(f"{what}; the end of the log:\n{tail}")
+    names = ", ".join(path.name for path in notebooks)
+    raise NotebookError(f"{names}: {what}; the end of the log:\n{tail}")
 
 
 def with_outputs(notebook: Any, executed: Any) -> Any:
