@@ -221,10 +221,9 @@ class SendBuffer:
         if not (self.open or self.ready):
             return []
         with self.lock:
-            # Ctrl-C may have added one twice.
-            record_sets = list(dict.fromkeys((*self.ready, *self.open.values())))
+            self.close_open()
+            record_sets = list(dict.fromkeys(self.ready))  # Ctrl-C may have added one twice
             self.ready.clear()
-            self.open.clear()
             self.unfinished.update(record_sets)
             for records in record_sets:
                 self.taken_bytes += records.size_bytes
