@@ -45,11 +45,6 @@ def flags_of(array: pa.Array) -> Flags:
     return flags & arrow.is_valid(array) if array.null_count else flags
 
 
-def has_any(flags: Flags) -> bool:
-    """Return whether a flag is set. For a few thousand, `flags.any()` takes five times as long."""
-    return 1 in flags.tobytes()
-
-
 def positions(data: Bytes, byte: int) -> Ints:
     """Return the positions in the data at which this byte is."""
     return np.concatenate(

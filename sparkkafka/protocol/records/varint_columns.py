@@ -35,6 +35,11 @@ def operand(value: int, dtype: Any = np.uint64) -> NDArray[Any]:
     return np.array(value, dtype)
 
 
+def has_any(flags: Flags) -> bool:
+    """Return whether a flag is set. For a few thousand, `flags.any()` takes five times as long."""
+    return 1 in flags.tobytes()
+
+
 _BYTE_1, _BYTE_7, _BYTE_7F = (operand(value, np.uint8) for value in (1, 7, 0x7F))
 
 
@@ -157,7 +162,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         return values.astype(np.uint32), at + sizes, None
     invalid: Flags | None = None
     is_longer = filled == operand(0xFFFFFFFFFFFFFFFF)
-    if 1 in is_longer.tobytes():  # nine or ten bytes
+    if has_any(is_longer):  # nine or ten bytes
         longer = np.flatnonzero(is_longer)
         start = at[longer]
         ninth = data.take(start + 8, mode="clip")

@@ -26,13 +26,13 @@ from sparkkafka.protocol.records.varint_columns import (
     Bytes,
     Flags,
     Ints,
+    has_any,
     operand,
     read_unsigned,
     unzigzag,
     words_at,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.arrays import has_any
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON, cut, label
 from sparkkafka.schemas.values import COLUMN_BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
 

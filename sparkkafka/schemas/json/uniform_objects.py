@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, operand, words_at
+from sparkkafka.protocol.records.varint_columns import (
+    Bytes,
+    Flags,
+    Ints,
+    has_any,
+    operand,
+    words_at,
+)
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.object_fields import escaped_bytes
@@ -302,14 +309,13 @@ class UniformReader:
             is_typed = _are_values(data, starts, lengths, kind) & ~is_string
         is_misfit = ~is_typed
         is_value = is_typed
-        if arrays.has_any(is_misfit):
+        if has_any(is_misfit):
             is_null = (lengths == 4) & ~is_string & _begins_with(data, starts, b"null")
             if node is not None:
                 is_misfit &= ~is_null
             is_value = is_typed | is_null
-            if (
-                arrays.has_any(is_misfit) and kind != JsonKind.LENIENT
-            ):  # which takes the text of any value
+            # LENIENT takes the text of any value.
+            if kind != JsonKind.LENIENT and has_any(is_misfit):
                 is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
                 if kind not in _NUMBERS:  # in which 0.0 may be an integer
                     is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
@@ -401,7 +407,7 @@ class UniformReader:
             is_misfit[list(known)] = False
         if spans.items is not None:
             is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
-        if not arrays.has_any(is_misfit):
+        if not has_any(is_misfit):
             return {}
         _, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, is_misfit))
         self._is_read[is_no_json] = False
@@ -417,7 +423,7 @@ class UniformReader:
         starts, lengths, _, is_typed, is_misfit, _ = spans
         if node.kind not in _READABLE:
             return pa.nulls(len(starts), node.type), {}
-        if arrays.has_any(~is_typed):
+        if has_any(~is_typed):
             lengths = np.where(is_typed, lengths, -1)
         texts = gather(pa.py_buffer(self._data), starts, lengths)
         failed = np.zeros(len(starts), np.bool_)
@@ -433,7 +439,7 @@ class UniformReader:
             except ValueError:
                 failed[:], column = True, pa.nulls(len(starts), node.type)
         failed &= is_typed
-        if not arrays.has_any(failed):
+        if not has_any(failed):
             return column, {}
         others, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, failed))
         is_misfit[list(reasons)] = True
@@ -488,10 +494,10 @@ class UniformReader:
         """Return JSON texts of the values that do not fit, and of arrays and maps with such items;
         None if there are none."""
         rest = None
-        if arrays.has_any(spans.is_misfit):
+        if has_any(spans.is_misfit):
             rest = self._misfits_of(spans)
         items = spans.items
-        if items is None or not arrays.has_any(items.values.is_misfit):
+        if items is None or not has_any(items.values.is_misfit):
             return rest
         rows, is_misfit = items.rows(), items.values.is_misfit
         counts = np.bincount(rows[is_misfit], minlength=len(items.counts))
@@ -595,11 +601,11 @@ def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Fla
     first = data.take(starts, mode="clip")
     last = data.take(starts + lengths - 1, mode="clip")
     is_negative = first == operand(ord("-"), np.uint8)
-    if arrays.has_any(is_negative):
+    if has_any(is_negative):
         first = data.take(starts + is_negative, mode="clip")
     fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
     is_zero = first == operand(ord("0"), np.uint8)
-    if arrays.has_any(is_zero):  # 007 is no number, and 0x7 none of JSON
+    if has_any(is_zero):  # 007 is no number, and 0x7 none of JSON
         is_longer = lengths - is_negative > 1
         if kind == JsonKind.FLOAT:
             is_longer &= _are_digits(data.take(starts + is_negative + 1, mode="clip"))
