@@ -34,7 +34,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
 #       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
-test: $(REWRITTEN) ## all tests, those with real brokers and Spark included, twenty minutes
+test: $(REWRITTEN) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m pytest --rerun-show-tracebacks -m "not bench and not soak and not soak_long and not compat and not kerberos" -n $(JOBS)
