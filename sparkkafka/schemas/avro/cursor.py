@@ -133,7 +133,8 @@ class Chunk:
     def take_free_items(self, rows: Ints, counts: Ints) -> Flags:
         """Take items that have no bytes from the allowance of each row; True where it is
         exceeded."""
-        counts = np.minimum(counts, len(self.data) + _FREE_ITEMS)  # so that nothing overflows
+        # So that nothing overflows: one item more than any row may have.
+        counts = np.minimum(counts, len(self.data) + _FREE_ITEMS + 1)
         np.subtract.at(self._free_items, rows, counts)
         exceeded: Flags = (self._free_items[rows] < 0) & (counts > 0)
         return exceeded

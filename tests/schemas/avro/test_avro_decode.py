@@ -419,6 +419,8 @@ def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoded(deep, [written(deep, row)] * 3) == [row] * 3
     many = written(nulls, [None] * 100)
     assert decode(nulls, [many, b"\0"]).bad_rows.tolist() == [0]
+    for count in (100, 1 << 60):  # of the only payload
+        assert decode(nulls, [written("long", count) + b"\0"]).bad_rows.tolist() == [0]
     # Where they are skipped they take no memory.
     around = record(("xs", nulls), ("y", "int"))
     wanted = pa.struct([("y", pa.int32())])
