@@ -5,8 +5,9 @@ the records that were fetched; the records in between are buffered. A partition 
 waits for the group's committed offset, or for the leader's response to `lookup`, the timestamp of a
 ListOffsets request (EARLIEST, LATEST, or milliseconds).
 
-As in Java's SubscriptionState, but the subscribed topics are `ConsumerCoordinator`'s; Java's
-FetchBuffer is here, since buffered records belong to the state of their partition.
+As in Java's SubscriptionState, but the subscribed topics are `ConsumerCoordinator`'s, and
+consumer.py's `AutoOffsetReset` applies auto.offset.reset; Java's FetchBuffer is here, since
+buffered records belong to the state of their partition.
 """
 
 from __future__ import annotations

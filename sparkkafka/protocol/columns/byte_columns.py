@@ -355,12 +355,13 @@ _WIDTH_LIMITS: Final = np.array([1 << 7, 1 << 14, 1 << 28, 1 << 56], np.uint64)
 
 
 def _encode_codes(codes: NDArray[np.uint64], largest: int) -> list[tuple[Any, Sizes]]:
-    """Encode unsigned numbers, the largest of which is `largest`, as varints. Return (words, sizes)
-    of their first eight bytes, and behind them, if a number takes more, (words, sizes) of the other
-    bytes."""
+    """Encode unsigned numbers, the largest of which is `largest`, as varints. Return the words and
+    sizes of their first eight bytes; if a varint has nine or ten bytes, then those of the last two.
+    """
     if largest < 1 << 56:
         return [encode_words(codes, largest)]
-    # Where there are nine or ten bytes, the first eight have the low 56 bits.
+    # A byte has seven bits of the number, so the first eight bytes have the low 56 bits. If others
+    # follow, all eight have the bit 0x80.
     is_long = codes >= _WIDTH_LIMITS[-1]
     low_bits = (1 << 56) - 1
     words, sizes = encode_words(codes & np.uint64(low_bits), low_bits)

@@ -396,12 +396,12 @@ class _BatchGroup:
         )
 
     def _check_order(self, low: int, offsets: Ints) -> None:
-        """Raise DamageError unless offsets ascend inside each batch. (`split_batches` checks that
-        those of batches do.) `low` is the index of the first row."""
+        """Raise DamageError unless offsets ascend inside each batch. (Whether they ascend from
+        batch to batch, `split_batches` checks.) `low` is the index of the first row."""
         disorder = offsets[1:] <= offsets[:-1]
         if disorder.any():
             batch = self._batch_of_rows(low, len(offsets))
-            if batch is None or (disorder & (batch[1:] == batch[:-1])).any():
+            if batch is None or (disorder & (batch[1:] == batch[:-1])).any():  # None: one batch
                 raise DamageError
         if int(offsets[0]) <= self.last_offset:  # is the row before the first in the same batch?
             batch = self._batch_of_rows(low - 1, 2)

@@ -420,8 +420,9 @@ def _check_unsendable(
 def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
     """Return whether exactly one other field replaced this one, or was replaced by it.
 
-    Its value then has a field in every version. Kafka's JSON still lets DeleteTopics v6 drop
-    topic_names, and such a request would delete nothing: here it is an error.
+    Then every version has a field for the value, and a request that sets the other field is an
+    error, even if Kafka's JSON calls the field ignorable: DeleteTopics v6 without topic_names would
+    delete nothing.
     """
     others = _replacements(field, declared)
     return len(others) == 1 and len(_replacements(others[0], declared)) == 1

@@ -6,6 +6,7 @@
 
 Each call ends within schema.registry.api.timeout.ms. Schemas by id and by GUID are cached in the
 process. That an id does not exist is cached too, for seconds, once many do not exist.
+schemas/schema_choice.py chooses the subject of a topic.
 """
 
 from __future__ import annotations
