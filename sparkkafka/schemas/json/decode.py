@@ -185,9 +185,8 @@ class _Batch:
         return Decoded.of(self._values(), reasons, rest)
 
     def _read(self) -> None:
-        """Read all rows: with pyarrow's reader, if they are enough to make that fast; those that it
-        cannot read are normalized one by one and then read. Both of the decoder's readers, `raw`
-        and `strict`, read texts as they are; `strict` fails at fields that the type lacks."""
+        """Read all rows. If they are enough to make that fast, pyarrow's reader reads them as they
+        are (see `_read_blocks`); the others are normalized one by one, and then read."""
         strict, raw = self._decoder.strict, self._decoder.raw
         if strict is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
@@ -308,7 +307,7 @@ class _Batch:
                         raise
                     block = raw.read(texts)
                     has_rests = True  # the fields at which `strict` failed
-                if self._decoder.exact and (has_rests or (fields and self._have_others(texts))):
+                if self._decoder.exact and (has_rests or (fields and self._lacks_fields(texts))):
                     others.append(rows)  # read one by one, to find the bad row
                     continue
                 if fields:
@@ -548,8 +547,8 @@ class _Batch:
         ]
         return pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
 
-    def _have_others(self, texts: pa.Array) -> bool:
-        """Return whether some texts may have a field that the type lacks."""
+    def _lacks_fields(self, texts: pa.Array) -> bool:
+        """Return whether the type may lack fields of these texts."""
         others = other_fields(
             *arrays.content_of(texts), *self._decoder.normalizer.field_names, misfits={}
         )
@@ -587,11 +586,11 @@ class _Batch:
             return
         fields = fields.take(arrow.from_numpy(kept))
         counts = np.bincount(others.texts[kept])
-        having = np.flatnonzero(counts)
-        ends = arrow.from_numpy(arrays.offsets_of(counts[having], np.int32))
+        with_rest = np.flatnonzero(counts)
+        ends = arrow.from_numpy(arrays.offsets_of(counts[with_rest], np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), comma)
         rests = pc.binary_join_element_wise(begin, joined, end, nothing)
-        self._joined_rests.append((rows[having], rests.view(pa.string())))
+        self._joined_rests.append((rows[with_rest], rests.view(pa.string())))
 
     def _parse_rests(
         self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, others: OtherFields

@@ -61,12 +61,13 @@ class JsonNormalizer:
 
     @cached_property
     def field_names(self) -> tuple[list[bytes], dict[bytes, FieldTree]]:
-        """The names of the struct's fields that have no fields themselves; and by the names of the
-        others, the names of their fields."""
-        having = {name: child for name, child in self._root.children.items() if _has_fields(child)}
-        return [name.encode() for name in self._root.children if name not in having], {
+        """The arguments `known` and `structs` of `other_fields`: the names of the type's fields
+        that have no fields themselves; and by the names of the others, the names of their
+        fields."""
+        nested = {name: child for name, child in self._root.children.items() if _has_fields(child)}
+        return [name.encode() for name in self._root.children if name not in nested], {
             name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
-            for name, child in having.items()
+            for name, child in nested.items()
         }
 
     def read(self, payload: bytes) -> tuple[str, str | None]:

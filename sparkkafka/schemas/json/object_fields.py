@@ -49,11 +49,11 @@ def object_fields(
     and the texts that could not be searched. A text may have a field twice."""
     is_unclear = np.zeros(len(offsets) - 1, np.bool_)
     values: list[list[ValueSpans]] = [[_NO_SPANS] for _ in names]
-    for low, high, piece in _pieces(data, offsets):
+    for low, high, structure in _structures(data, offsets):
         for name, parts in zip(names, values, strict=True):
-            texts, starts, ends = piece.values(name)
+            texts, starts, ends = structure.values(name)
             parts.append(ValueSpans(texts + low, starts + offsets[low], ends + offsets[low]))
-        is_unclear[low:high] = piece.is_unclear
+        is_unclear[low:high] = structure.is_unclear
     spans = [ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) for parts in values]
     return spans, is_unclear
 
@@ -87,11 +87,12 @@ def other_fields(
     are concatenated in `data`.
 
     A field of `structs` is known too if its value has only the fields that are listed for it.
-    `misfits` says for some of all these names in which texts their fields are not known."""
+    `misfits` has a flag for each text, by name: a field of this name is not known in that text,
+    since its value does not fit the column."""
     others = []
-    for low, high, piece in _pieces(data, offsets):
+    for low, high, structure in _structures(data, offsets):
         flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
-        texts, *columns, is_struct, is_unclear = piece.others(known, structs, flags)
+        texts, *columns, is_struct, is_unclear = structure.others(known, structs, flags)
         columns = [column + offsets[low] for column in columns]
         others.append((texts + low, *columns, is_struct, is_unclear))
     return OtherFields(*map(np.concatenate, zip(*others, strict=True)))
@@ -141,14 +142,14 @@ def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
     return compacted, must_parse
 
 
-def _pieces(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Piece]]:
-    """Yield pieces of texts: the indexes of the first text and of that after the last, and their
-    structure."""
+def _structures(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Structure]]:
+    """Yield the structure of about _PIECE_BYTES of texts each time, with the indexes of its first
+    text and of that after its last."""
     low, count = 0, len(offsets) - 1
     while low < count:
         begin = int(offsets[low])
         high = max(low + 1, int(np.searchsorted(offsets, begin + _PIECE_BYTES, "right")) - 1)
-        yield low, high, _Piece(data[begin : offsets[high]], offsets[low : high + 1] - begin)
+        yield low, high, _Structure(data[begin : offsets[high]], offsets[low : high + 1] - begin)
         low = high
 
 
@@ -176,13 +177,13 @@ class _Names:
         return self._colons.take(indexes)
 
 
-class _Piece:
-    """The structure of some texts: where its bytes are, their kinds, the level after each, and
-    their texts. Brackets, colons and commas in strings are left out."""
+class _Structure:
+    """The structure of some texts: where its bytes are (`_at`), and the kind, the level after it,
+    and the text of each. Brackets, colons and commas in strings are left out."""
 
     def __init__(self, data: Bytes, offsets: Ints) -> None:
         """Find the bytes of structure outside strings. A text whose quotes or brackets do not match
-        becomes unclear, and the others are read again without it."""
+        becomes unclear, and the others are read again without its bytes."""
         self._data = data
         self.is_unclear = np.zeros(len(offsets) - 1, np.bool_)
         lower = data | 0x20  # makes [ and {, ] and } the same
@@ -196,8 +197,10 @@ class _Piece:
             at = np.flatnonzero(is_structure)
             kind = _KINDS.take(data.take(at))
             is_quote = kind == _QUOTE
-            quotes = offsets_of(is_quote, np.uint8)  # only the lowest bit matters
-            first = np.searchsorted(at, offsets)
+            # The number of quotes before each of these bytes. Only its lowest bit matters: after an
+            # odd number of quotes, a byte is in a string.
+            quotes = offsets_of(is_quote, np.uint8)
+            first = np.searchsorted(at, offsets)  # the first of these bytes in each text
             is_damaged = np.diff(quotes[first]) & 1 != 0
             if not is_damaged.any():
                 is_outside = is_quote | (quotes[1:] & 1 == 0)

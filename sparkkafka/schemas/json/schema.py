@@ -596,12 +596,12 @@ def _array_shape(subschema: Subschema) -> Shape:
 
 
 def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
-    """Return the shape of oneOf or anyOf (`keyword`): that which all branches have, or any
-    value."""
+    """Return the shape of oneOf or anyOf (`keyword`): that which all branches have, else any value.
+    If the keywords beside it give the type, and the branches only restrict it, it is theirs."""
     if not isinstance(branches, list) or not branches:
         raise subschema.error(f"{keyword} is {_brief(branches)}, not a list of schemas")
     siblings = subschema.document.without(subschema.node, "oneOf", "anyOf")
-    if isinstance(known := siblings.get("properties"), dict):  # that all branches share
+    if isinstance(known := siblings.get("properties"), dict):  # those of an object in each branch
         if any(_adds_properties(branch, known) for branch in branches):
             return ANY
         return shape_of(subschema.at(siblings))

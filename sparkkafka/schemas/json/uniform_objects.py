@@ -346,10 +346,10 @@ class UniformReader:
         # Each item ends at a comma, the last one at the bracket, and begins behind the one before.
         comma = np.repeat(before - offsets[:-1], counts) + np.arange(offsets[-1])
         item_ends = commas.take(comma, mode="clip")
-        having = np.flatnonzero(counts)
-        item_ends[offsets[having + 1] - 1] = ends[having]
+        filled = np.flatnonzero(counts)
+        item_ends[offsets[filled + 1] - 1] = ends[filled]
         item_starts = np.append(0, item_ends[:-1] + 1)[: len(item_ends)]
-        item_starts[offsets[having]] = starts[having]
+        item_starts[offsets[filled]] = starts[filled]
         item_starts += data.take(item_starts, mode="clip") == ord(" ")
         quote = np.searchsorted(quotes, item_starts)
         names = None
