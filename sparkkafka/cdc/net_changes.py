@@ -255,10 +255,10 @@ class Changes:
             net = net.withColumn("earlier", F.when(lacks, _since_last_delete()))
         found, values = [], {}
         for name in filled:
-            having = F.get(F.filter("earlier", _sent(name)), F.lit(0))
-            having = F.when(F.array_contains("last.unsent", name), having)
-            values[name] = having["row"][name]
-            found.append(F.when(having.isNotNull(), F.lit(name)))
+            source = F.get(F.filter("earlier", _sent(name)), F.lit(0))
+            source = F.when(F.array_contains("last.unsent", name), source)
+            values[name] = source["row"][name]
+            found.append(F.when(source.isNotNull(), F.lit(name)))
         columns = self._columns(values)
         missing = _without(F.col("last.unsent"), found)
         if with_change:

@@ -434,8 +434,8 @@ OLDEST_KAFKA = "Kafka 2.1"
 
 def first_kafka(cls: type[Message], version: int = 0) -> str:
     """Return the first Kafka that has this version of a request: "Kafka 2.4"; "" if not known."""
-    having = (release for release, highest in releases(cls).items() if highest >= version)
-    return next((f"Kafka {release}" for release in having), "")
+    matching = (release for release, highest in releases(cls).items() if highest >= version)
+    return next((f"Kafka {release}" for release in matching), "")
 
 
 def layout(cls: type[Any], version: int) -> str:

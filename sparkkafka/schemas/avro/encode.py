@@ -426,12 +426,14 @@ class UnionEncoder(ValueEncoder):
         null = self._null_branch or 0
         is_byte = max(null, max(self._branches)[0]) < 64
         dtype: Any = np.uint8 if is_byte else np.uint32
-        codes: NDArray[Any] | None = None  # zigzag codes of the numbers, less that of null
+        # The zigzag code (2 n for branch n) of each value, less that of null: summed over branches,
+        # of which all but one have 0. (A negative one wraps around, until that of null is added.)
+        codes: NDArray[Any] | None = None
         written: list[ByteColumn] = []
         for (number, encoder), column, mask in zip(self._branches, columns, masks, strict=True):
             if mask.any():
-                more = mask.view(np.uint8) * np.array(2 * (number - null)).astype(dtype)
-                codes = more if codes is None else codes + more
+                of_branch = mask.view(np.uint8) * np.array(2 * (number - null)).astype(dtype)
+                codes = of_branch if codes is None else codes + of_branch
                 written += encoder.encode_valid(column, row_of, mask)
         if codes is None:
             codes = np.zeros(len(array), dtype)

@@ -460,12 +460,14 @@ class ItemsSkipper(Skipper):
             cursor.at, cursor.end = inner.at, inner.end
 
     def _read_block_heads(self, cursor: Cursor, *, is_decoded: bool) -> tuple[Ints, Ints | None]:
-        """Read the head of the next block of each array: (how many items each block has, where it
-        should end; -1 if it does not say, None if none does). `is_decoded`: the items will take
-        memory in columns."""
+        """Read the head of the next block of each array: its count, and its size if the count is
+        negative. Return how many items each block has, and where it should end (-1 if it has no
+        size; None if none has). A count that the payload has no bytes for is bad. If items may have
+        no bytes, but are decoded into columns (`is_decoded`), each row may have a number of them.
+        """
         counts = cursor.read_longs(self.path)
         ends = None
-        if len(counts) and int(counts.min()) < 0:
+        if len(counts) and int(counts.min()) < 0:  # else no block has a size
             sized = np.flatnonzero(counts < 0)
             inner = cursor.select(sized)
             sizes = inner.read_longs(self.path)
@@ -481,10 +483,10 @@ class ItemsSkipper(Skipper):
             cursor.update(sized, inner)
         bad = counts < 0  # -2**63 has no positive counterpart
         if self.item.min_size:
-            remaining = cursor.end - cursor.at
-            bad |= counts > (
-                remaining // self.item.min_size if self.item.min_size > 1 else remaining
-            )
+            max_counts = cursor.end - cursor.at
+            if self.item.min_size > 1:
+                max_counts //= self.item.min_size
+            bad |= counts > max_counts
         elif is_decoded:
             rows = cursor.rows_of(np.arange(len(cursor)))
             bad |= cursor.chunk.take_free_items(rows, np.maximum(counts, 0))
@@ -717,8 +719,9 @@ def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
 
 
 def _skip_ends(cursor: Cursor, had_items: Flags) -> Flags:
-    """Skip the count 0 that ends each array, if all of them end here. Return which have not ended.
-    `had_items`: which had items in the block before this position."""
+    """Return which arrays have not ended yet. `had_items`: which had items in the last block; the
+    others ended there, because its count was 0. If the next count is 0 in all arrays that had
+    items, skip it: then all have ended."""
     following = cursor.chunk.data.take(cursor.at, mode="clip")
     following *= had_items
     if following.any() or ((cursor.at >= cursor.end) & had_items).any():

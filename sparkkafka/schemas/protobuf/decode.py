@@ -403,9 +403,9 @@ class _MessageColumns:
         if tokens.value is None:
             at, size = self._by_message(tokens)
             if present is not None and field.special in types.FROM_BYTES:
-                having = np.flatnonzero(present)
-                texts = self._decode_texts(field, at[having], size[having], self.rows[having])
-                return spread(texts, having, self.count)
+                indexes = np.flatnonzero(present)
+                texts = self._decode_texts(field, at[indexes], size[indexes], self.rows[indexes])
+                return spread(texts, indexes, self.count)
             array = self._decode_texts(field, at, size, self.rows)
         else:
             raw = tokens.value
@@ -491,19 +491,19 @@ class _MessageColumns:
         (`present` is false). If most messages have the field, the others are decoded as if theirs
         were empty, which is faster than leaving them out, unless required fields would be missing.
         """
-        if self._have_twice(tokens) is not None:
+        if self._has_several(tokens) is not None:
             return self._merge_messages(field, inner, tokens)
         at, size = self._by_message(tokens)
         most_have = present is None or 2 * int(np.count_nonzero(present)) >= self.count
         if present is None or (most_have and not inner.has_required):
             return self._decode_nested(field, inner, at, size, self.rows, present)
-        having = np.flatnonzero(present)
-        array = self._decode_nested(field, inner, at[having], size[having], self.rows[having], None)
-        return spread(array, having, self.count)
+        indexes = np.flatnonzero(present)
+        at, size, rows = at[indexes], size[indexes], self.rows[indexes]
+        return spread(self._decode_nested(field, inner, at, size, rows, None), indexes, self.count)
 
-    def _have_twice(self, tokens: Tokens) -> Flags | None:
+    def _has_several(self, tokens: Tokens) -> Flags | None:
         """Return which messages have several values of a field that may have one; None if none."""
-        if tokens.messages is None or tokens.ascending:
+        if tokens.messages is None or tokens.ascending:  # at most one value for each message
             return None
         counts = np.bincount(tokens.messages, minlength=self.count)
         return counts > 1 if int(counts.max()) > 1 else None
@@ -521,17 +521,17 @@ class _MessageColumns:
         is_first = np.diff(messages, prepend=-1) > 0
         parts = MessageParts(at, at + size, np.cumsum(is_first) - 1)
         first = np.flatnonzero(is_first)
-        having = messages[first]
+        indexes = messages[first]
         array = self._decode_nested(
-            field, inner, at[first], size[first], self.rows[having], None, parts
+            field, inner, at[first], size[first], self.rows[indexes], None, parts
         )
-        return array if len(having) == self.count else spread(array, having, self.count)
+        return array if len(indexes) == self.count else spread(array, indexes, self.count)
 
     def _flag_repeated_fields(self, field: ProtobufField, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
         times: the runtime refuses invalid texts, merges messages that become text, and takes an
         unknown number of a closed enum for absent. (Otherwise the last value counts.)"""
-        repeated = self._have_twice(tokens)
+        repeated = self._has_several(tokens)
         if repeated is None or field.kind == types.BYTES:
             return
         if field.kind == types.STRING:

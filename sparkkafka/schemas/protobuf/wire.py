@@ -66,12 +66,12 @@ class WireData:
 
 @dataclass(order=True, slots=True)
 class KnownTag:
-    """A tag (number << 3 | wire type) of messages. `code`: its bytes. `slot`: where its tokens are
-    put, or SKIP. `repeated`: it may come several times in a row. `last_were_long`: the last varints
-    had more than three bytes, as the next ones may."""
+    """A tag (number << 3 | wire type) of messages. `encoded`: its bytes. `slot`: where its tokens
+    are put, or SKIP. `repeated`: it may come several times in a row. `last_were_long`: the last
+    varints had more than three bytes, as the next ones may."""
 
     tag: int
-    code: bytes
+    encoded: bytes
     slot: int
     repeated: bool
     last_were_long: bool = False
@@ -202,17 +202,16 @@ class _Tokenizer:
     # --- in waves ---------------------------------------------------------------------------------
 
     def read_waves(self, starts: Ints, ends: Ints) -> None:
-        """Read all fields of all messages in steps: each reads the next field of all messages that
-        have one left."""
-        # The indexes of open messages: those that had not ended when the last pass over the tags
-        # ended. None: all messages.
+        """Read all fields of all messages: in passes over the known tags, and after each pass the
+        next unknown field of each message that has not ended."""
+        # The indexes of open messages: those that had not ended after the last pass. None: all.
         self.open_messages: Ints | None = None
         # For each open message: its position, its end, and the first byte of the next tag (0 if the
-        # message has ended since).
+        # message has ended during this pass).
         self.at, self.end = starts.copy(), ends
         self.next_byte = self._read_next_bytes(starts, starts < ends)
         while True:
-            for known in self.tags:
+            for known in self.tags:  # one pass
                 while self._read_wave(known) and known.repeated:
                     pass
             remaining = np.flatnonzero(self.at < self.end)
@@ -236,14 +235,14 @@ class _Tokenizer:
     def _read_wave(self, known: KnownTag) -> bool:
         """Read one field with this tag, of each open message in which it is the next one. Return
         False if it is next in none."""
-        is_next: Flags = self.next_byte == known.code[0]
+        is_next: Flags = self.next_byte == known.encoded[0]
         count = int(np.count_nonzero(is_next))
-        if count and len(known.code) > 1:
-            for index in range(1, len(known.code)):
+        if count and len(known.encoded) > 1:
+            for index in range(1, len(known.encoded)):
                 byte = self.data.bytes.take(self.at + index, mode="clip")
-                is_next &= byte == known.code[index]
+                is_next &= byte == known.encoded[index]
             count = int(np.count_nonzero(is_next))
-        size = len(known.code)
+        size = len(known.encoded)
         if not count:
             return False
         if count < MIN_WAVE_MESSAGES:
