@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -122,7 +123,7 @@ class ChangeLines:
     says why."""
 
     def __init__(self, *, skips_bad: bool) -> None:
-        self._has_colours = sys.stdout.isatty()
+        self._has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._skips_bad = skips_bad
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -8,6 +8,7 @@ transactional ids, and the certificates of the Schema Registry.
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import ssl
 import sys
@@ -222,8 +223,9 @@ class Finding(NamedTuple):
                 break_on_hyphens=False,
             )
             colours = {OK: typer.colors.GREEN, PROBLEM: typer.colors.RED}
-            colour = colours.get(self.mark, typer.colors.YELLOW)
-            line = typer.style(line[:2], fg=colour, bold=True) + line[2:]
+            if not os.environ.get("NO_COLOR"):
+                colour = colours.get(self.mark, typer.colors.YELLOW)
+                line = typer.style(line[:2], fg=colour, bold=True) + line[2:]
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 

@@ -136,12 +136,16 @@ def test_the_row_is_a_document_or_has_columns_of_any_name():
 
 def test_a_terminal_gets_colours(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
     writer = ChangeLines(skips_bad=False)
     before, after = {"id": 1, "n": 2}, {"id": 1, "n": 3}
     change = parse_change(b'{"id": 1}', json.dumps(envelope("u", before, after)).encode())
     (line,) = ["  ".join(writer._parts("0/0", change))]
     assert "\x1b[33m\x1b[1mu\x1b[0m" in line
     assert "n: \x1b[31m2\x1b[0m → \x1b[32m3\x1b[0m" in line
+    monkeypatch.setenv("NO_COLOR", "1")
+    (plain,) = ["  ".join(ChangeLines(skips_bad=False)._parts("0/0", change))]
+    assert plain == "0/0  u  id=1  n: 2 → 3"
 
 
 def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command):

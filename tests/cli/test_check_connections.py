@@ -137,3 +137,11 @@ def test_on_a_terminal_continuation_lines_are_indented(monkeypatch, capsys):
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.endswith("  topic t: max.message.bytes=1048588,")
     assert rest == ["    max.message.bytes=1048588,", "    min.insync.replicas=1"]
+
+
+@pytest.mark.parametrize(("value", "marks"), [("", "\x1b[32m\x1b[1mok\x1b[0m"), ("1", "ok")])
+def test_no_color_turns_the_colour_of_marks_off(monkeypatch, capsys, value, marks):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", value)
+    ok("topic t", "3 partitions").print()
+    assert capsys.readouterr().out == f"{marks}  topic t: 3 partitions\n"
