@@ -152,23 +152,20 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
         return lockstep_counted(data, begins, ends, counts)
     starts = np.empty(int(counts.sum()), np.int64)
     firsts = np.cumsum(counts) - counts
-    chosen = np.flatnonzero(is_large)
-    found_as_runs = [
-        equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
-        for index in chosen.tolist()
-    ]
-    pending = chosen[[found_starts is None for found_starts in found_as_runs]]
+    found = {  # by the index of the batch
+        index: equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
+        for index in np.flatnonzero(is_large).tolist()
+    }
+    pending = [index for index, found_starts in found.items() if found_starts is None]
     # The chains of all pending batches are followed together. If they are too few, the plain loop
     # below is faster.
     chains, limits = _likely_starts(data, begins[pending], ends[pending], counts[pending])
     if len(chains) >= _MIN_CHAINS:
         positions = lockstep(data, chains, limits)
-        # The starts in each batch are positions[low:high].
-        lows = np.searchsorted(positions, begins)
-        highs = np.searchsorted(positions, ends)
-    for index, found_starts in zip(chosen.tolist(), found_as_runs, strict=True):
-        if found_starts is None and len(chains) >= _MIN_CHAINS:
-            found_starts = positions[lows[index] : highs[index]]
+        lows, highs = np.searchsorted(positions, (begins[pending], ends[pending]))
+        for index, low, high in zip(pending, lows, highs, strict=True):
+            found[index] = positions[low:high]
+    for index, found_starts in found.items():
         first, count = int(firsts[index]), int(counts[index])
         if found_starts is None or len(found_starts) != count:
             found_starts = follow_prefixes(data, int(begins[index]), int(ends[index]), count)
