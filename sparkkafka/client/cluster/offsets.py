@@ -117,11 +117,11 @@ class OffsetRange(NamedTuple):
 
 class StartingPoint(NamedTuple):
     """Where to start reading: at `offset`, or if that is None at the offset that a leader lists for
-    `lookup` (as in OffsetSpec). `epoch` is the leader epoch of the record before `offset`, -1 if it
-    is not known."""
+    `lookup_ms` (as in OffsetSpec). `epoch` is the leader epoch of the record before `offset`, -1 if
+    it is not known."""
 
     offset: int | None
-    lookup: int | None = None
+    lookup_ms: int | None = None
     epoch: int = -1
 
 

@@ -81,8 +81,8 @@ class AutoOffsetReset:
         self._cluster = cluster
 
     def set_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
-        """Set the position of each partition to the group's committed offset, or else (`lookup`) to
-        what auto.offset.reset looks up. One request fetches all committed offsets.
+        """Set the position of each partition to the group's committed offset, or else (`lookup_ms`)
+        to what auto.offset.reset looks up. One request fetches all committed offsets.
 
         Raises the errors of `fetch_committed`.
         """
@@ -100,9 +100,9 @@ class AutoOffsetReset:
                 epoch = committed.leader_epoch
                 state.seek(committed.offset, epoch=NO_LEADER_EPOCH if epoch is None else epoch)
                 continue
-            lookup = self._policy_lookup()
-            if lookup is not None:
-                state.seek(None, lookup=lookup)
+            timestamp_ms = self._policy_timestamp_ms()
+            if timestamp_ms is not None:
+                state.seek(None, lookup_ms=timestamp_ms)
             else:
                 what = (
                     f"group {group_id!r} has committed no offset"
@@ -115,22 +115,22 @@ class AutoOffsetReset:
         """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
         it never existed, or it is one of a topic that was deleted and recreated."""
         state.is_out_of_range = False
-        lookup = self._policy_lookup()
+        timestamp_ms = self._policy_timestamp_ms()
         if state.truncated is not None and state.position is not None:
             self._reset_truncated(
-                state, state.truncated, state.position, has_policy=lookup is not None
+                state, state.truncated, state.position, has_policy=timestamp_ms is not None
             )
             return
         what = f"offset {state.position} is out of range"
         if self._cluster.was_recreated(state.tp.topic, state.topic_id):
             what = f"the topic was deleted and recreated, offset {state.position} is of the old one"
-        if lookup is None:
+        if timestamp_ms is None:
             state.log_bounds = None
             state.error = self._no_offset(state, what, deadline)
             return
         policy = self._options.auto_offset_reset
         log.warning("%s: %s; continuing by auto.offset.reset=%s", state.tp, what, policy)
-        state.seek(None, lookup=lookup)
+        state.seek(None, lookup_ms=timestamp_ms)
         state.back_off()  # for a broker that refuses its own offsets again and again
 
     def _reset_truncated(
@@ -154,7 +154,7 @@ class AutoOffsetReset:
         state.seek(end_offset, epoch=diverging.epoch)
         state.back_off()  # for a broker that answers so again and again
 
-    def _policy_lookup(self) -> int | None:
+    def _policy_timestamp_ms(self) -> int | None:
         """Return the timestamp that auto.offset.reset looks up, None for `none`."""
         policy = self._options.auto_offset_reset
         lookups = {"none": None, "earliest": EARLIEST, "latest": LATEST}
@@ -654,14 +654,14 @@ class Consumer(arguments.ClientBase):
         record."""
         with self._guard:
             for state in self._states(partitions):
-                state.seek(None, lookup=EARLIEST)
+                state.seek(None, lookup_ms=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Set the positions of these partitions (None: of all assigned ones) to their end; with
         isolation.level=read_committed to their last stable offset."""
         with self._guard:
             for state in self._states(partitions):
-                state.seek(None, lookup=LATEST)
+                state.seek(None, lookup_ms=LATEST)
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Set the positions of these partitions (None: of all assigned ones) to the committed

@@ -424,9 +424,9 @@ class ConsumerCoordinator(RebalanceHooks):
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and not_notified:
                 try:
-                    member.committer({})
+                    member.committer({})  # raises if it cannot commit any more
                     callback = self._on_revoked
-                except errors.CommitFailedError:  # as in Java: nothing can be committed any more
+                except errors.CommitFailedError:  # as in Java
                     callback = self._on_lost or self._on_revoked
                 self._call(callback, not_notified)
         finally:

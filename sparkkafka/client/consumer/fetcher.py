@@ -187,9 +187,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             states = self._without_unsupported_lookups(without_offset, connection)
             if not states:
                 return
-            lookups = [
-                (state.tp, LATEST if state.lookup is None else state.lookup) for state in states
-            ]
+            lookups = [(state.tp, state.lookup_ms or 0) for state in states]  # none is None
             isolation_level = self.options.isolation_level
             request = list_offsets_request(self._cluster, lookups, isolation_level)
         else:
@@ -204,7 +202,8 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         leader.sent_at_s = time.monotonic()
         for state in states:
             leader.requested.append(state)
-            state.requested_offset = (state.fetch_offset if leader.is_fetch else state.lookup) or 0
+            requested = state.fetch_offset if leader.is_fetch else state.lookup_ms
+            state.requested_offset = requested or 0
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
@@ -280,7 +279,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         version = connection.choose_version(ListOffsetsRequest)
         supported = []
         for state in states:
-            why = unsupported_reason(LATEST if state.lookup is None else state.lookup, version)
+            why = unsupported_reason(state.lookup_ms or 0, version)
             if why is None:
                 supported.append(state)
             else:
@@ -349,7 +348,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         for state, offset in requested:
             tp = state.tp
             needs_fetch = state.fetch_offset is not None
-            needed_offset = state.fetch_offset if needs_fetch else state.lookup
+            needed_offset = state.fetch_offset if needs_fetch else state.lookup_ms
             is_revoked = self._subscription.get(tp) is not state
             if is_revoked or needs_fetch is not leader.is_fetch or needed_offset != offset:
                 has_news = True  # revoked, or moved by a seek: drop this part of the response
@@ -376,11 +375,11 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
     def _take_listed_offset(self, state: PartitionState, offset: int, where: str) -> None:
         """Set the position to the offset that the leader looked up. For an offset that no Kafka
         broker returns, send the request again after a backoff."""
-        if offset < NO_OFFSET or (offset == NO_OFFSET and state.lookup == LATEST):
+        if offset < NO_OFFSET or (offset == NO_OFFSET and state.lookup_ms == LATEST):
             reason = f"it returned offset {offset}"
             self.retry(state, BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, reason))
             return
-        if offset == NO_OFFSET and state.lookup in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        if offset == NO_OFFSET and state.lookup_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             error = NoOffsetError(
                 "there is no such offset: the topic has no tiered storage, or nothing of it is "
                 "uploaded yet. Seek to the earliest or earliest local offset",
@@ -389,7 +388,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
             )
             self._subscription.fail(state, error)
         elif offset == NO_OFFSET:  # no record is that late
-            state.seek(None, lookup=LATEST)
+            state.seek(None, lookup_ms=LATEST)
         else:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)

@@ -2,8 +2,8 @@
 
 `position` is the offset after the records that poll has returned, `fetch_offset` the offset after
 the records that were fetched; the records in between are buffered. A partition without a position
-waits for the group's committed offset, or for the leader's response to `lookup`, the timestamp of a
-ListOffsets request (EARLIEST, LATEST, or milliseconds).
+waits for the group's committed offset, or for the leader's response to `lookup_ms`, the timestamp
+of a ListOffsets request (EARLIEST, LATEST, or milliseconds).
 
 As in Java's SubscriptionState, but the subscribed topics are `ConsumerCoordinator`'s, and
 consumer.py's `AutoOffsetReset` applies auto.offset.reset; Java's FetchBuffer is here, since
@@ -110,7 +110,7 @@ class PartitionState:
         self.fetch_offset: int | None = None
         self.position_epoch = self.fetch_epoch = NO_LEADER_EPOCH
         """The leader epochs of the records before `position` and `fetch_offset`, if known."""
-        self.lookup: int | None = None
+        self.lookup_ms: int | None = None
         """The timestamp of a ListOffsets request that sets the position, None without one."""
         self.selection = Selection()
         """Which columns are decoded, and of the records before which offset."""
@@ -154,14 +154,14 @@ class PartitionState:
     # --- position ---------------------------------------------------------------------------
 
     def seek(
-        self, offset: int | None, lookup: int | None = None, epoch: int = NO_LEADER_EPOCH
+        self, offset: int | None, lookup_ms: int | None = None, epoch: int = NO_LEADER_EPOCH
     ) -> None:
-        """Set the position to an offset; with None the leader's response to `lookup` will set it.
-        Drop buffered records. `epoch` is the leader epoch of the record before the offset."""
+        """Set the position to an offset; with None the leader's response to `lookup_ms` will set
+        it. Drop buffered records. `epoch`: the leader epoch of the record before the offset."""
         self.drop()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
-        self.lookup = lookup
+        self.lookup_ms = lookup_ms
         self.error = self.last_failure = None
         self.is_out_of_range = False
         self.truncated = None
@@ -188,7 +188,7 @@ class PartitionState:
         if now_s < self.not_before_s:
             return False
         if self.fetch_offset is None:
-            return self.lookup is not None
+            return self.lookup_ms is not None
         if self.paused or self.fetch_offset >= self.selection.end_offset:
             return False
         # No more than two responses are buffered, and only one that has not been decoded.
@@ -390,7 +390,7 @@ class SubscriptionState:
         partitions = [
             state
             for state in self._states.values()
-            if state.position is None and state.lookup is None and state.error is None
+            if state.position is None and state.lookup_ms is None and state.error is None
         ]
         self.may_lack_positions = bool(partitions)
         return partitions
