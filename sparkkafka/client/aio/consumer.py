@@ -125,11 +125,11 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         # An async generator would be about as fast, a class with `__await__` half as fast.
         for record in self._slice:
             return record
-        return await self._next_slice()
+        return await self._next_after_slice()
 
-    async def _next_slice(self) -> Record:
-        """Return the next record after the end of a slice. Yields to other tasks if it is time, and
-        polls if there is no other slice."""
+    async def _next_after_slice(self) -> Record:
+        """Return the first record of the next slice. Lets other tasks run if it is time, and polls
+        if all records are returned."""
         while True:
             if self._turn.is_over():
                 await asyncio.sleep(0)

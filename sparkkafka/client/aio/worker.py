@@ -121,7 +121,7 @@ class _Callback:
         self.is_running = True
 
 
-_callback: contextvars.ContextVar[_Callback | None] = contextvars.ContextVar(
+_current_callback: contextvars.ContextVar[_Callback | None] = contextvars.ContextVar(
     "sparkkafka_callback", default=None
 )
 
@@ -185,7 +185,7 @@ class Worker:
             return function()  # which raises that the client is closed
         context = contextvars.copy_context()
         call = _Call(function, loop.create_future(), context, prepare, keep, undo, interrupt)
-        callback = _callback.get()
+        callback = _current_callback.get()
         if callback is not None and callback.worker is self and callback.is_running:
             # The thread is in `call_back`, in the call that runs the callback: it runs this one.
             call.is_nested = True
@@ -303,7 +303,7 @@ class Worker:
         if loop is None:
             raise RuntimeError("called back before the first call")
         context = contextvars.copy_context()
-        context.run(_callback.set, running)
+        context.run(_current_callback.set, running)
         started: list[asyncio.Task[object]] = []
         outcome: list[asyncio.Task[object]] = []
 

@@ -88,8 +88,9 @@ class _TypeBuilder:
         self._depth = depth
         self._type_count = 0
 
-    def build(self, node: Node, above: tuple[int, ...]) -> pa.DataType:
-        """Return the type of a node. `above`: the identities of the records around it."""
+    def build(self, node: Node, parents: tuple[int, ...]) -> pa.DataType:
+        """Return the type of a node. `parents`: the identities of the records around it. Raises
+        SchemaError for a type that cannot become a column (`node.refusal` says why)."""
         if node.refusal and (node.kind != avro.RECORD or self._depth is None):
             raise SchemaError(node.refusal)
         if self._depth is not None:
@@ -97,23 +98,24 @@ class _TypeBuilder:
             if self._type_count > MAX_FIELDS:
                 raise too_deep_error(self._depth, f"has more than {MAX_FIELDS:,} fields")
         if node.kind == avro.RECORD:
-            if self._depth is not None and above.count(node.identity) >= self._depth:
+            if self._depth is not None and parents.count(node.identity) >= self._depth:
                 return pa.string()
-            above = (*above, node.identity)
-            return pa.struct([self._field(field.name, field.node, above) for field in node.fields])
+            parents = (*parents, node.identity)
+            fields = [self._field(field.name, field.node, parents) for field in node.fields]
+            return pa.struct(fields)
         if node.kind == avro.ARRAY:
-            return pa.list_(self._field("element", node.item, above))
+            return pa.list_(self._field("element", node.item, parents))
         if node.kind == avro.MAP:
-            return pa.map_(pa.string(), self._field("value", node.item, above))
+            return pa.map_(pa.string(), self._field("value", node.item, parents))
         if node.kind == avro.UNION:
             branches = [node.branches[number] for number in node.value_branches]
             if not becomes_struct(node):
                 if len(branches) == 1:
-                    return self.build(branches[0], above)
+                    return self.build(branches[0], parents)
                 return number_type(node) or pa.null()
             return pa.struct(
                 [
-                    pa.field(f"member{index}", self.build(branch, above))
+                    pa.field(f"member{index}", self.build(branch, parents))
                     for index, branch in enumerate(branches)
                 ]
             )
@@ -121,8 +123,8 @@ class _TypeBuilder:
             return pa.decimal128(node.precision, node.scale)
         return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
 
-    def _field(self, name: str, node: Node, above: tuple[int, ...]) -> pa.Field:
-        return pa.field(name, self.build(node, above), may_be_null(node))
+    def _field(self, name: str, node: Node, parents: tuple[int, ...]) -> pa.Field:
+        return pa.field(name, self.build(node, parents), may_be_null(node))
 
 
 def type_if_any(node: Node) -> pa.DataType | None:

@@ -278,7 +278,7 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         and pa.types.is_timestamp(target)
         and source.unit == target.unit
     ):
-        return values.view(target)  # a local time is that time in UTC
+        return values.view(target)  # a time without a zone is taken for UTC
     bad, fitting = np.zeros(len(values), np.bool_), values
     if pa.types.is_string(source) and pa.types.is_integer(target):
         bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # Arrow would accept hexadecimal

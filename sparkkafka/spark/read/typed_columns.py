@@ -344,7 +344,7 @@ def _type_of(column: ColumnFormat, chosen: ChosenSchema, depth: int | None) -> p
 def _envelope(
     column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()
 ) -> envelopes.Envelope | None:
-    """Return how a column of changes is read; None for another column."""
+    """Return how a column of changes is read; None for another column. `names`: see `Envelope`."""
     if not column.envelope:
         return None
     return envelopes.Envelope(
