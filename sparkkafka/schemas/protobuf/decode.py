@@ -975,6 +975,7 @@ def _json_texts(
     one by one, and why some cannot be JSON, by their index. An empty payload is an empty message:
     {}, [] or, where a Value has no kind, null."""
     protobuf = library()
+    errors = (protobuf.message.DecodeError, protobuf.json_format.Error)
     message_class = field.text_message_class
     texts: list[bytes] = []
     reasons: dict[int, str] = {}
@@ -988,7 +989,7 @@ def _json_texts(
             value = protobuf.json_format.MessageToDict(message, preserving_proto_field_name=True)
             dumped = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             text = dumped.encode()
-        except (protobuf.message.DecodeError, ValueError, TypeError, RecursionError) as error:
+        except (*errors, ValueError, TypeError, RecursionError) as error:
             name = field.text_message_name
             reasons[index] = f"this {name} cannot be written as JSON: {str(error)[:200]}"
         if len(text) > BUDGET_PER_BYTE * len(data) and not budget.take(len(text)):

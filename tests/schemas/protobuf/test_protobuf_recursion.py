@@ -341,6 +341,20 @@ def test_a_required_field_is_missing_in_the_text() -> None:
     assert [row and row["next"] for row in got.values.to_pylist()] == ['{"id":2}', None, None]
 
 
+def test_a_message_that_protobuf_s_json_cannot_write_is_a_bad_row() -> None:
+    text = Schema(
+        PROTOBUF,
+        'syntax = "proto3"; import "google/protobuf/duration.proto"; '
+        "message M { google.protobuf.Duration wait = 1; M next = 2; }",
+    )
+    decoder = protobuf.decoder(text, None, protobuf.arrow_type(text, depth=1))
+    signs_differ = b"\x0a\x0d\x08\x01\x10" + b"\xff" * 9 + b"\x01"  # 1 s and -1 ns
+    got = decoder.decode(pa.array([b"\x12\x0f" + signs_differ, b"\x12\x02\x0a\x00"]))
+    assert got.bad_rows.tolist() == [0]
+    assert got.reasons[0].startswith("field next: this M cannot be written as JSON: ")
+    assert got.values.to_pylist() == [None, {"wait": None, "next": '{"wait":"0s"}'}]
+
+
 def test_messages_deeper_than_the_runtime_reads() -> None:
     payload = b"\x0a\x01x"
     for _ in range(90):
