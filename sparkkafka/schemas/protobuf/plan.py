@@ -233,7 +233,14 @@ class _Planner:
         if types.is_repeated(field):
             cardinality = Cardinality.LIST
             column_type = target or pa.list_(pa.field("element", value_type, nullable=False))
-        return _make_field(field, path, cardinality, special, message, column_type, value_type)
+        planned = _make_field(field, path, cardinality, special, message, column_type, value_type)
+        # Rows without the field would be wrong. Only unsigned numbers are read as a narrower type.
+        is_read_as_int = not self.writing and pa.types.is_integer(value_type)
+        if is_read_as_int and (planned.default or 0) >= 1 << (value_type.bit_width - 1):
+            raise OptionError(
+                f"field {path}: its default {planned.default} does not fit {type_name(value_type)}"
+            )
+        return planned
 
     def special_of_recursive(
         self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...]

@@ -185,6 +185,15 @@ def test_wider_types_of_numbers() -> None:
     assert decoded.reasons == ("field a: 18446744073709551615 does not fit int64",)
 
 
+def test_a_type_that_cannot_hold_the_default_is_refused() -> None:
+    text = schema("message M { optional uint32 a = 1 [default = 2147483648]; }", "proto2")
+    narrow = pa.struct([("a", pa.int32())])
+    with pytest.raises(OptionError, match="field a: its default 2147483648 does not fit int"):
+        protobuf.decoder(text, None, narrow)
+    written = protobuf.encoder(text, narrow).encode(pa.array([{"a": None}, {"a": 7}], narrow))
+    assert written.to_pylist() == [b"", b"\x08\x07"]  # null is absent
+
+
 def test_recursive_messages_are_refused_by_name_unless_left_out() -> None:
     text = schema("message M { string name = 1; N next = 2; } message N { M back = 1; }")
     with pytest.raises(SchemaError, match=r"field next\.back: message p\.M contains itself"):
