@@ -36,6 +36,19 @@ def exceeds(words: DecimalWords, limit: int) -> Flags:
     return outside
 
 
+def without_padding(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Ints, Ints, Flags]:
+    """Return the starts and lengths of numbers without the bytes in front of their last 16, and
+    which numbers need these: they do not only repeat the sign. Their length becomes 0."""
+    starts, lengths = starts.copy(), lengths.copy()
+    too_long = np.zeros(len(starts), np.bool_)
+    for index in np.flatnonzero(lengths > 16).tolist():
+        begin, last_16 = int(starts[index]), int(starts[index] + lengths[index]) - 16
+        sign = 0xFF if data[last_16] >= 0x80 else 0
+        too_long[index] = bool((data[begin:last_16] != sign).any())
+        starts[index], lengths[index] = last_16, 0 if too_long[index] else 16
+    return starts, lengths, too_long
+
+
 def read_words(data: Bytes, starts: Ints, lengths: Ints) -> DecimalWords:
     """Read numbers of at most 16 bytes each, which lie in `data` at `starts`; a number of no bytes
     is 0."""

@@ -400,29 +400,17 @@ class DecimalDecoder(BytesDecoder):
         empty = lengths == 0
         if empty.any():  # Java: "Zero length BigInteger"
             cursor.fail(empty, self.path, "a decimal of no bytes")
+        data = cursor.chunk.data
         if len(lengths) and int(lengths.max()) > 16:
-            starts, lengths = self._strip_signs(cursor, starts, lengths)
-        words = decimals.read_words(cursor.chunk.data, starts, lengths)
+            starts, lengths, too_long = decimals.without_padding(data, starts, lengths)
+            cursor.fail(too_long, self.path, self._too_long)
+        words = decimals.read_words(data, starts, lengths)
         bad = decimals.exceeds(words, 10**self._written.precision - 1)
         if bad.any():
             cursor.fail(bad, self.path, self._too_long)
             words[bad] = 0
         array = pa.Array.from_buffers(self._written, len(words), [None, pa.py_buffer(words)])
         return array if self.type == self._written else array.cast(self.type)
-
-    def _strip_signs(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and lengths without the bytes in front of the last 16. A value is bad
-        unless these only repeat the sign."""
-        data = cursor.chunk.data
-        starts, lengths = starts.copy(), lengths.copy()
-        bad = np.zeros(len(starts), np.bool_)
-        for entry in np.flatnonzero(lengths > 16).tolist():
-            begin, last_16 = int(starts[entry]), int(starts[entry] + lengths[entry]) - 16
-            sign = 0xFF if data[last_16] >= 0x80 else 0
-            bad[entry] = bool((data[begin:last_16] != sign).any())
-            starts[entry], lengths[entry] = last_16, 16
-        cursor.fail(bad, self.path, self._too_long)
-        return np.where(bad, cursor.chunk.zeros_at, starts), np.where(bad, 0, lengths)
 
 
 # --- records, arrays, maps ----------------------------------------------------------------------

@@ -411,9 +411,8 @@ def _words(values: pa.Array, limit: int) -> tuple[Any, Flags]:
     number, which are outside -limit..limit)."""
     offsets = blob_offsets(values).astype(np.int64)
     data = np.frombuffer(values.buffers()[2] or bytes(8), np.uint8)
-    lengths = np.diff(offsets)
-    too_long = lengths > 16  # bytes of two words
-    words = decimals.read_words(data, offsets[:-1], np.where(too_long, 0, lengths))
+    starts, lengths, too_long = decimals.without_padding(data, offsets[:-1], np.diff(offsets))
+    words = decimals.read_words(data, starts, lengths)
     bad = (too_long | decimals.exceeds(words, limit)) & is_valid(values)
     return words, bad
 

@@ -163,6 +163,21 @@ def test_decimals() -> None:
     assert converted([text_of(-(10**49)), text_of(5)], long)[0] == [f"-1{'0' * 48}.0", "0.5"]
 
 
+def test_bytes_of_a_decimal_that_only_repeat_its_sign() -> None:
+    """Java writes no such bytes, but other writers do."""
+    node = of("bytes", f"{CONNECT}Decimal", scale="2", **{"connect.decimal.precision": "38"})
+    numbers = [5, -5, 10**38 - 1, -(10**38) + 1, 10**38, 2**200]
+    texts = [
+        base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+        for number in numbers
+        for size in (26, 300)
+    ]
+    values, bad_rows = converted(texts, node)
+    expected = [Decimal(number).scaleb(-2, Context(prec=38)) for number in numbers[:4]]
+    assert values == [*(number for number in expected for _ in range(2)), *[None] * 4]
+    assert list(bad_rows) == [8, 9, 10, 11]
+
+
 @pytest.mark.parametrize("parameters", [{}, {"scale": "two"}, {"scale": None}])
 def test_a_decimal_without_a_readable_scale_names_its_field(parameters: Any) -> None:
     field = connect_field("price", "bytes", f"{CONNECT}Decimal") | {"parameters": parameters}
