@@ -280,11 +280,13 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
     ):
         return values.view(target)  # a time without a zone is taken for UTC
     bad, fitting = np.zeros(len(values), np.bool_), values
+    if pa.types.is_decimal(source if pa.types.is_floating(target) else target):
+        fitting = values.cast(pa.string())  # Arrow converts decimals and numbers inexactly
     if pa.types.is_string(source) and pa.types.is_integer(target):
         bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # Arrow would accept hexadecimal
         fitting = without(values, bad) if bad.any() else values
-    elif pa.types.is_string(source) and pa.types.is_decimal(target):
-        bad, fitting = _checked_decimals(values, target)
+    elif pa.types.is_decimal(target):
+        bad, fitting = _checked_decimals(fitting, target)
     try:
         result = fitting.cast(target)
     except pa.ArrowException:
@@ -310,20 +312,20 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
 
 
 def _checked_decimals(texts: pa.Array, target: pa.DataType) -> tuple[Flags, pa.Array]:
-    """Return which numbers do not fit, as far as Arrow does not find out, and the others. If a
-    number has many digits behind the point, as 1e-40, Arrow looks up a power of ten without a check
-    of its bounds: the result is wrong, or the process crashes."""
-    is_small = flags_of(pc.match_substring_regex(texts, r"[eE]-|\.\d{38}"))
-    if not is_small.any():
-        return is_small, texts
-    small = texts.filter(from_numpy(is_small)).to_pylist()
-    numbers = [scale_number(text, target.scale, target.precision) for text in small]
+    """Return which numbers do not fit, as far as Arrow does not find out, and the others. Of some
+    numbers with many digits or an exponent Arrow makes wrong decimals, or the process crashes."""
+    pattern = rf"[eE]|[\d.]{{39}}|^[-+]?\d{{{MAX_DIGITS + 1 - target.scale}}}"
+    is_unsafe = flags_of(pc.match_substring_regex(texts, pattern))
+    if not is_unsafe.any():
+        return is_unsafe, texts
+    unsafe = texts.filter(from_numpy(is_unsafe)).to_pylist()
+    numbers = [scale_number(text, target.scale, target.precision) for text in unsafe]
     checked = [f"{number or 0}e{-target.scale}".encode() for number in numbers]
     texts = pc.replace_with_mask(
-        texts, from_numpy(is_small), binary_array(checked).view(pa.string())
+        texts, from_numpy(is_unsafe), binary_array(checked).view(pa.string())
     )
-    bad = is_small.copy()
-    bad[is_small] = [number is None for number in numbers]
+    bad = is_unsafe.copy()
+    bad[is_unsafe] = [number is None for number in numbers]
     return bad, without(texts, bad)
 
 

@@ -318,6 +318,36 @@ def test_small_numbers_in_texts(scale: int) -> None:
     assert sorted(bad_rows) == list(range(good + 1, len(texts)))
 
 
+def test_large_numbers_in_texts() -> None:
+    """Arrow takes some of them modulo 2**128."""
+    texts = [str(2**128 + 1), f"-{2**127}", "1" + "0" * 60, f"{2**128}.5", "99E36", "1e38", "+1"]
+    values, bad_rows = converted(texts, of("string"), pa.decimal128(38, 0))
+    assert values == [*[None] * 4, Decimal("99e36"), None, Decimal(1)]
+    assert list(bad_rows) == [0, 1, 2, 3, 5]
+    texts = ["9" * 20, "9" * 10, "00000012.5", "-1234567890.5"]
+    values, bad_rows = converted(texts, of("string"), pa.decimal128(38, 28))
+    assert values == [None, Decimal("9" * 10), Decimal("12.5"), Decimal("-1234567890.5")]
+    assert list(bad_rows) == [0]
+
+
+def test_numbers_as_another_type_of_number() -> None:
+    """Arrow converts decimals to binary fractions inexactly, and back; larger decimals than fit it
+    takes modulo 2**128."""
+    digits = {"connect.decimal.precision": "20"}
+    tenths = of("bytes", f"{CONNECT}Decimal", scale="1", **digits)
+    texts = [text_of(number) for number in (6, 99_999, -1_018_5)]
+    assert converted(texts, tenths, pa.float64()) == ([0.6, 9999.9, -1018.5], {})
+    values, bad_rows = converted([text_of(12), text_of(10**20 - 1)], tenths, pa.decimal128(38, 38))
+    assert (values, list(bad_rows)) == ([None, None], [0, 1])
+    values, bad_rows = converted([0.1, 1e-9, 2.675, math.nan], of("double"), pa.decimal128(30, 20))
+    assert (values[:3], list(bad_rows)) == (
+        [Decimal("0.1"), Decimal("1e-9"), Decimal("2.675")],
+        [3],
+    )
+    assert converted([2.675], of("double"), pa.decimal128(10, 2))[0] == [None]
+    assert converted([5, 10**10], of("int64"), pa.decimal128(10, 0))[0] == [Decimal(5), None]
+
+
 CODES = list(PLACEHOLDER.bytes)
 TEXT = PLACEHOLDER.text
 
