@@ -678,12 +678,11 @@ def find_placeholders(
     firsts = items.take(from_numpy(starts.astype(np.int64)))
     item_node = ConnectType(pa.string()) if pa.types.is_map(arrow_type) else node.item
     flags = find_placeholders(firsts, item_node, placeholder)
-    if flags is None and pa.types.is_string(firsts.type):
-        flags = _any(pc.equal(firsts, scalar(placeholder.uuid)))
-    if flags is None:
-        return None
-    found[rows[flags]] = True
-    return found
+    if flags is not None:
+        found[rows[flags]] = True
+    if pa.types.is_string(firsts.type):
+        found[rows] |= flags_of(pc.equal(firsts, scalar(placeholder.uuid)))
+    return found if found.any() else None
 
 
 def _any(equal: pa.Array) -> Flags | None:

@@ -381,6 +381,15 @@ def test_values_that_were_not_sent(values: list[Any], node: Any) -> None:
     assert find_placeholders(array.slice(2), node) is None
 
 
+def test_a_batch_may_have_two_placeholders_of_arrays() -> None:
+    values = [[TEXT], [PLACEHOLDER.uuid], ["a"], None]
+    flags = find_placeholders(
+        pa.array(values), ConnectType(children={"": of("string")}, is_list=True)
+    )
+    assert flags is not None
+    assert flags.tolist() == [True, True, False, False]
+
+
 def test_a_connector_has_a_placeholder_of_its_own() -> None:
     own = Placeholder("(größer)")
     numbers = ConnectType(children={"": ConnectType(pa.int64())}, is_list=True)
