@@ -21,6 +21,7 @@ from sparkkafka.schemas.arrays import field_of, flags_of, offsets_of, scalar, st
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
+    SCALARS,
     BadRows,
     FieldContext,
     Placeholder,
@@ -44,12 +45,10 @@ _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 
 KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
 
-_SCALARS: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
-"""JSON text without an object."""
 _OTHER_RECORDS: Final = {
     HEARTBEAT: r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$',
     TRANSACTION: r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,\s*"id"\s*:',
-    SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{_SCALARS}\}}{_SCALARS}"(databaseName|ddl)"\s*:',
+    SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{SCALARS}\}}{SCALARS}"(databaseName|ddl)"\s*:',
     MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"',
 }
 """The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns

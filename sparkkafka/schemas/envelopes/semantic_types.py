@@ -60,6 +60,9 @@ _MAX_SCALE: Final = 16_383
 _MAX_TEXT_DIGITS: Final = 131_072 + _MAX_SCALE
 """The limits of Postgres's numeric, which are the largest of all databases."""
 
+SCALARS: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
+"""JSON text without an object."""
+
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")
 
@@ -381,13 +384,15 @@ def _json_decimal(
 
 def _json_numbers(texts: pa.Array, context: FieldContext) -> Flags:
     """Return which texts are numbers. A number of four digits, or eight, may also be Base64: it is
-    a number if the payload has the field's name before a number and nowhere before a string."""
+    a number if the payload has the field's name before a number and nowhere before a string, other
+    than in an envelope's own fields, as the transaction's id."""
     found = flags_of(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"))
     unsure = found & flags_of(pc.match_substring_regex(texts, r"^([\deE+]{4})+$"))
     payloads = context.bad_rows.payloads
     if payloads is not None and unsure.any():
         rows, inverse = np.unique(context.rows[unsure], return_inverse=True)
-        row_payloads = payloads.take(from_numpy(rows))
+        own_fields = rf'"(source|transaction)"\s*:\s*\{{{SCALARS}\}}|"op"\s*:\s*"\w"'
+        row_payloads = pc.replace_substring_regex(payloads.take(from_numpy(rows)), own_fields, "")
         name = context.path.rpartition(".")[2]
         forms = (re.escape(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True))
         start = rf"(?:{'|'.join(forms)})\s*:\s*"

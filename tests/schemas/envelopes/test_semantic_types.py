@@ -448,6 +448,23 @@ def test_decimals_that_json_has_as_numbers() -> None:
     assert decoded.reasons == ("field price: '1000000000.0' is not of type decimal(10,2)",)
 
 
+def test_a_decimal_that_is_a_number_beside_a_text_of_its_name() -> None:
+    """The transaction has an id, and the source a version."""
+    parameters = {"scale": "0", "connect.decimal.precision": "10"}
+    names = ["id", "version", "op"]
+    columns = [connect_field(name, "bytes", f"{CONNECT}Decimal", **parameters) for name in names]
+    row = dict.fromkeys(names, 1234)
+    event = payload("u", {"id": None}, row)
+    event["source"]["query"] = 'UPDATE t SET a = \'{"id": "\''
+    text = with_schema(connect_envelope(columns), event)
+    target = sample_type(json_format, ENVELOPE, [text], [], infers=False)
+    assert target is not None
+    decoded = decoder(json_format, ENVELOPE, Schema("json", ""), None, target).decode(
+        pa.array([text], pa.binary())
+    )
+    assert decoded.values[0].as_py()["row"] == row
+
+
 def test_a_decimal_of_digits_in_base64_beside_a_number_of_its_name() -> None:
     """And a list of many: each item must not cost a copy of the payload."""
     parameters = {"scale": "2", "connect.decimal.precision": "10"}
