@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import as_type, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL
 from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE
-from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER
+from sparkkafka.schemas.envelopes.semantic_types import CYCLE_US, INFINITIES, PLACEHOLDER
 from sparkkafka.schemas.schema_errors import child_path, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
@@ -33,6 +33,8 @@ _NUMBERS: Final = {
     pa.float32(): ("float", "float"),
     pa.float64(): ("double", "double"),
 }
+_FIRST_US, _LAST_US = -62_167_219_200_000_000, 253_402_300_799_999_999
+"""The first and last microsecond, since 1970, of the years 0 to 9999."""
 _JSON_NUMBERS: Final = {"float": "float32", "double": "float64"}
 
 
@@ -172,10 +174,28 @@ def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
 def _wire_leaf(values: pa.Array, wire: pa.DataType) -> pa.Array:
     """Return values that are not nested as they are encoded."""
     if _is_instant(values.type):
-        text = values.view(pa.timestamp("us")).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T")
-        return pc.binary_join_element_wise(text, scalar("Z"), scalar(""))
+        return _instant_texts(values.view(pa.int64()))
     return values.cast(wire) if pa.types.is_integer(values.type) else values.view(wire)
+
+
+def _instant_texts(times_us: pa.Array) -> pa.Array:
+    """Return microseconds since 1970 as Debezium's ZonedTimestamp. Arrow has no texts for all years
+    beyond 0 to 9999, but the calendar repeats."""
+    numbers = times_us.fill_null(0).to_numpy()
+    is_far = (numbers < _FIRST_US) | (numbers > _LAST_US)
+    near = pc.if_else(from_numpy(is_far), from_numpy(numbers % CYCLE_US), times_us)
+    texts = pc.replace_substring(near.view(pa.timestamp("us")).cast(pa.string()), " ", "T")
+    texts = pc.binary_join_element_wise(texts, scalar("Z"), scalar(""))
+    if not is_far.any():
+        return texts
+    infinities = {time_us: text for text, time_us in INFINITIES.items()}
+    far = []
+    for number, text in zip(
+        numbers[is_far].tolist(), texts.filter(from_numpy(is_far)).to_pylist(), strict=True
+    ):
+        year = int(text[:4]) + number // CYCLE_US * 400
+        far.append(infinities.get(number, f"{year:+05}{text[4:]}").encode())
+    return pc.replace_with_mask(texts, from_numpy(is_far), binary_array(far).view(pa.string()))
 
 
 # --- envelopes ----------------------------------------------------------------------------------

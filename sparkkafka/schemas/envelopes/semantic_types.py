@@ -66,6 +66,13 @@ SCALARS: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")
 
+INFINITIES: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+"""Postgres's infinity in ZonedTimestamp, and the microseconds that Debezium sends for it where a
+timestamp has no zone."""
+
+CYCLE_US: Final = 146_097 * 86_400 * 10**6
+"""The microseconds of 400 years, after which the calendar repeats."""
+
 _TIMES_OF_DAY: Final = {
     f"{_TIME}Time": 3,
     f"{_CONNECT}Time": 3,
@@ -559,13 +566,10 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
     """Return texts with an offset from UTC as timestamps."""
     try:
         return values.cast(_INSTANT)
-    except pa.ArrowException:  # perhaps nanoseconds, or Postgres's infinity
+    except pa.ArrowException:  # perhaps nanoseconds, a far year, or Postgres's infinity
         is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
-        finite = _without_nanoseconds(without(values, is_infinite))
-        times = _cast(finite, _INSTANT, context)
-    # The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone.
-    infinity = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
-    for text, time_us in infinity.items():
+        times = _iso_times(without(values, is_infinite), _INSTANT, context)
+    for text, time_us in INFINITIES.items():
         is_infinite = flags_of(pc.equal(values, scalar(text)))
         if is_infinite.any():
             infinite = scalar(time_us).cast(_INSTANT)
@@ -573,16 +577,34 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
     return times
 
 
-def _without_nanoseconds(values: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
-
-
 def _iso(
     values: pa.Array, node: ConnectType, context: FieldContext, *, target: pa.DataType
 ) -> pa.Array:
     """Convert ISO texts with a Z behind, which means no zone."""
-    values = pc.replace_substring_regex(values, "Z$", "")
-    return _cast(_without_nanoseconds(values), target, context)
+    return _iso_times(pc.replace_substring_regex(values, "Z$", ""), target, context)
+
+
+def _iso_times(texts: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
+    """Convert ISO texts to dates or timestamps. Java writes years beyond 0 to 9999 with a sign, as
+    +12024-02-29: these are read as the year 2024, and then moved, since the calendar repeats."""
+    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    is_far = flags_of(pc.match_substring_regex(texts, r"^[-+]\d{4,6}-"))
+    if not is_far.any():
+        return _cast(texts, target, context)
+    near, moves = [], np.zeros(len(texts), np.int64)
+    for row, text in zip(
+        np.flatnonzero(is_far), texts.filter(from_numpy(is_far)).to_pylist(), strict=True
+    ):
+        digits, minus, rest = text[1:].partition("-")
+        year = int(text[0] + digits)
+        if -290_000 <= year < 294_000:  # all that timestamps have
+            moves[row] = year // 400 - 5
+            text = f"{2000 + year % 400}{minus}{rest}"
+        near.append(text.encode())
+    texts = pc.replace_with_mask(texts, from_numpy(is_far), binary_array(near).view(pa.string()))
+    cycle, number = (146_097, pa.int32()) if target == pa.date32() else (CYCLE_US, pa.int64())
+    times = _cast(texts, target, context).view(number)
+    return pc.add(times, from_numpy(moves * cycle).cast(number)).view(target)
 
 
 def _duration(

@@ -18,6 +18,7 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_connect_schema
 from sparkkafka.schemas.envelopes.decode import Envelope, decoder, full_type, sample_type
+from sparkkafka.schemas.envelopes.encode import encoded_type, wire_values
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
     BadRows,
@@ -269,6 +270,50 @@ def test_the_memory_of_long_decimals_is_bounded() -> None:
     with pytest.raises(TooManyRowsError):
         made.decode(pa.array([text] * 5_000, pa.binary()))
     assert len(made.decode(pa.array([text] * 50, pa.binary())).bad_rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "year"),
+    [("+12024", 12_024), ("+20222", 20_222), ("-0044", -44), ("-0001", -1), ("+290000", 290_000)],
+)
+def test_a_year_beyond_four_digits(text: str, year: int) -> None:
+    """Such years are typing errors, or before Christ."""
+    cycles = year // 400 - 5
+    day = (datetime.date(year - 400 * cycles, 2, 3) - datetime.date(1970, 1, 1)).days
+    day += cycles * 146_097
+    moment = day * 86_400_000_000 + 10_800_000_000
+    times = ["{}-02-03T03:00:00Z", "{}-02-03T05:00:00.0000009+02:00", "{}-02-30T03:00:00Z"]
+    for kind, texts, expected in (
+        ("ZonedTimestamp", times, [moment, moment, None]),
+        ("IsoTimestamp", times[:1], [moment]),
+        ("IsoDate", ["{}-02-03Z"], [day]),
+    ):
+        node = of("string", f"{TIME}{kind}")
+        array = pa.array([time.format(text) for time in texts] + [None])
+        bad_rows = BadRows()
+        context = FieldContext(bad_rows, np.arange(len(array)), "x")
+        result = convert(array, node, value_type(node), context)
+        number = pa.int32() if kind == "IsoDate" else pa.int64()
+        assert result.view(number).to_pylist() == [*expected, None]
+        assert list(bad_rows.reasons) == [2][: len(texts) // 3]
+
+
+def test_times_beyond_python_s_are_written_as_debezium_does() -> None:
+    texts = {
+        9_223_372_036_825_200_000: "infinity",
+        -9_223_372_036_832_400_000: "-infinity",
+        2**62: "+148108-07-06T14:00:27.387904Z",
+        -(2**62): "-144169-06-28T09:59:32.612096Z",
+        253_402_300_800_000_000: "+10000-01-01T00:00:00.000000Z",
+        -1: "1969-12-31T23:59:59.999999Z",
+    }
+    column = pa.timestamp("us", "UTC")
+    array = pa.array([None, *texts, None], pa.int64()).view(column).slice(1)
+    written = wire_values(array, encoded_type(column, "x").wire)
+    assert written.to_pylist() == [*texts.values(), None]
+    node = of("string", f"{TIME}ZonedTimestamp")
+    context = FieldContext(BadRows(), np.arange(len(array)), "x")
+    assert convert(written, node, column, context).equals(array)
 
 
 def test_infinity_of_postgres() -> None:
