@@ -170,7 +170,9 @@ class Merge:
         return self.match(changes, "t") + "".join(ranges)
 
     def spark_merge(self, truncate: str | None) -> str:
-        """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
+        """Return the MERGE statement, which is one commit of a Delta or Iceberg table. A value that
+        was not sent is kept; the query fails if the table has none. `truncate`: the position of the
+        last truncate in the changes, None without one."""
         columns = (*self.columns, POSITION)
         values = {column: self.value(column) for column in self.columns}
         values[POSITION] = inserted = f"_s.{POSITION}"

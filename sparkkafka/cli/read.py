@@ -611,8 +611,8 @@ class TopicReader:
     def _offsets_of_last(
         self, ranges: Mapping[TopicPartition, OffsetRange], count: int
     ) -> dict[TopicPartition, int]:
-        """Find the offset after which each partition has `count` records, that of the first
-        included; the earliest offset if it has fewer.
+        """Find the offset of the first of each partition's last `count` records; the earliest
+        offset if it has fewer.
 
         Transaction markers, aborted and compacted records take offsets too, so the last `count`
         offsets may have fewer records: the search reads further back, in windows that double in

@@ -426,8 +426,7 @@ class TopicWriter:
         """
         self._unsettled.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
-        # The records are bounded by buffer.memory, their deliveries, the oldest first, by this
-        # number.
+        # buffer.memory bounds the records; this bounds the number of their deliveries.
         while self._unsettled and (self._unsettled[0][0].done() or len(self._unsettled) > 1_000):
             self._settle(*self._unsettled.popleft())
         self._raise_if_failed()

@@ -109,7 +109,7 @@ class CloseSignal:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
-        """Let the waits of all deadlines with this signal end in so many seconds at the latest."""
+        """Let the waits of all deadlines with this signal end after `remaining_s` at the latest."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
         self._time_is_set.put(None)
 

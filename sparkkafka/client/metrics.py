@@ -297,8 +297,8 @@ class FetchMetrics(_ClientMetrics):
     def consumed(
         self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
     ) -> None:
-        """Count so many records of a topic, which a poll returns, and record the partition's lag
-        after them in `lags`."""
+        """Count records of a topic that a poll returns, and record the partition's lag after them
+        in `lags`."""
         now_s = time.monotonic()
         with self._lock:
             self._consumed(topic, records, size_bytes, now_s)

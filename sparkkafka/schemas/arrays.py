@@ -141,8 +141,8 @@ def is_utf8(texts: pa.Array) -> Flags:
 
 def replace_bad_texts(texts: pa.Array) -> tuple[pa.Array, Flags]:
     """Return a binary array, some values of which are not UTF-8, as strings of the same memory, and
-    for each value whether it is UTF-8. In its memory, the others become question marks, all or only
-    the bytes that are not ASCII."""
+    for each value whether it is UTF-8. In this memory the bytes of bad values become question
+    marks: all of them, or only those that are not ASCII."""
     flags, rows, others = _check_utf8(texts)
     data, offsets = content_of(texts)
     if rows is not None:

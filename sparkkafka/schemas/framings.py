@@ -601,7 +601,7 @@ def _read_frames(unframer: Unframer, rows: Ints, *, framing: str, column: str) -
 
 
 def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Frames:
-    """Read frames of `size` bytes, each of which `parse` gets once for all rows that have it."""
+    """Read frames of `size` bytes. `parse` gets each different frame once."""
     starts = unframer.starts[rows]
     lengths = unframer.ends[rows] - starts
     if int(lengths.min()) >= size:  # the usual case: all rows have the same frame

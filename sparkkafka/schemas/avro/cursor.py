@@ -211,8 +211,8 @@ class Cursor:
         self._deactivate(entries)
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
-        """Mark the row of one entry as bad, and the entry as inactive: in place, since that of many
-        entries, one by one, must not copy all positions each time."""
+        """Mark the row of one entry as bad, and the entry as inactive. `at` and `end` are changed
+        in place: for many entries, one by one, copies of them would be slow."""
         chunk, row = self.chunk, entry if self.rows is None else self.rows[entry]
         if not chunk.is_bad[row]:
             chunk.reasons[row] = cut(f"{label(error.path)}: {error.reason}")

@@ -302,8 +302,8 @@ class DecoderCompiler:
 
 
 def _reason(error: SchemaError, path: str) -> str:
-    """Return why a part does not resolve, as the reason of rows that have it. Raises SchemaError if
-    no steps of work are left: then the error is that of the whole schema."""
+    """Return why a part does not resolve, as the reason of rows that have it. Raises SchemaError
+    if the schema takes too much work (`count_steps`): that concerns all rows."""
     count_steps(0)
     return cut(str(error)).removeprefix(f"{label(path)}: ")
 
@@ -383,8 +383,8 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
 
 
 def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert | None:
-    """Return how numbers of the writer's type become those of a column of type `target`, if it has
-    other ones."""
+    """Return how the writer's numbers are converted to those of a column of type `target`; None if
+    they are the same."""
     if reader.time_unit:
         read = "micros" if pa.types.is_timestamp(target) else reader.time_unit
         written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's

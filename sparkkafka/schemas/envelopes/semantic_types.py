@@ -279,7 +279,8 @@ def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
 
 
 def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
-    """Return the values as `target`; those that cannot be are null, and their rows are bad."""
+    """Return the values as `target`. Values that cannot be converted become null, and their rows
+    bad."""
     source = values.type
     if source == target or pa.types.is_null(source):
         return as_type(values, target)

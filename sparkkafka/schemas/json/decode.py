@@ -232,9 +232,9 @@ class _Batch:
         return is_read
 
     def _refuse_no_json(self, is_done: Flags) -> None:
-        """Make those of the other rows bad, and done, whose texts cannot be JSON of the root's
-        type, except for the first MAX_OWN_REASONS, which are parsed to find out why. The parser's
-        error takes several times as long as reading a good text."""
+        """Make rows bad, and done, whose texts cannot be JSON of the root's type. The first
+        MAX_OWN_REASONS of them are left to the parser, whose error says more, but takes several
+        times as long as reading a good text."""
         if len(is_done) <= MAX_OWN_REASONS:
             return
         for reason, find in (

@@ -71,8 +71,8 @@ def _are_most(fits: Flags) -> bool:
 
 class _Spans(NamedTuple):
     """Where the values of a field begin in the data, and their lengths, without the quotes of
-    strings; which are strings; which have the type of the field; and which do not fit it. The
-    others are null. `items`: those of arrays and maps."""
+    strings; which are strings; which have the type of the field; and which do not fit it. If both
+    are false, the value is null. `items`: the items, if the values are arrays or maps."""
 
     starts: Ints
     lengths: Ints
@@ -121,9 +121,9 @@ class UniformReader:
     """Reads the texts that differ from the middle one, the model, only in their values. Text i has
     the bytes of `data` from offsets[i] to offsets[i + 1].
 
-    `rows`: those that were read. `values`, `rests`: theirs; the JSON texts of what no field took
-    are null for nothing, and None without any. `reasons`: why values do not fit, by row; with a
-    rest, they are a part of it.
+    `rows`: the indexes of the texts that were read. `values`: their structs. `rests`: the JSON text
+    of what no field took, null for nothing; None if nothing is left of any text. `reasons`: why
+    values do not fit, by row; with a rest, they are a part of it.
 
     Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read,
     so that another reader is faster: they must have the model's bytes between values. Not read are
@@ -225,6 +225,7 @@ class UniformReader:
         quotes, backslashes, controls = _special_bytes(data)
         self._quotes = quotes
         if any(self._has_items(value.node) for value in self._values):
+            # The positions of what ends an item.
             self._marks = {
                 byte: np.append(arrays.positions(data, byte), len(data)) for byte in b",]}"
             }
@@ -235,8 +236,9 @@ class UniformReader:
         quote = (len(quotes) - 1) // len(at) * np.arange(len(at))
         if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
             quote = np.searchsorted(quotes, at)
-        # In each text `at` is behind what was compared so far, and `quote` is the index of the next
-        # quote from there on.
+        # For each text: `at` is the position behind what was compared so far, and `quote` the index
+        # of the next quote from there on. Each step reads one value of all texts, up to the quote
+        # that ends it or the bytes that follow it, and compares these bytes.
         at, quote = at + len(before), quote + before.count(b'"')
         following = [value.before for value in self._values[1:]] + [self._text[self._last_end :]]
         for (_, node, _), after in zip(self._values, following, strict=True):
@@ -260,10 +262,10 @@ class UniformReader:
                 if not _are_most(found[-1]):
                     self._drop_marks_in_strings(offsets)
                     found = self._find_items(node, begin, ends)
-                is_list, close, items, have_items = found
+                is_list, close, items, are_valid = found
                 end, at = np.where(is_list, close + 1, end), np.where(is_list, close + 1, at)
                 quote = np.where(is_list, np.searchsorted(quotes, at), quote)
-                fits &= have_items
+                fits &= are_valid
             if node is None and len(backslashes):
                 in_string = np.searchsorted(backslashes, end) - np.searchsorted(backslashes, start)
                 escapes = escapes - in_string * is_string
@@ -325,11 +327,12 @@ class UniformReader:
         self, node: JsonNode, at: Ints, text_ends: Ints
     ) -> tuple[Flags, Ints, _Items, Flags]:
         """Find arrays or maps, as the node says, at these positions of texts with these ends.
-        Return at which there is one, its last bracket, the items, and which have only items that
-        are values, with a name before those of maps.
+        Return at which positions there is one, where its closing bracket is, the items, and which
+        have only valid items: values, in maps each with a name.
 
-        A comma in a string separates nothing, but what is before and behind it is no item then: one
-        has an odd number of quotes. `_drop_marks_in_strings` is for maps with such commas."""
+        A comma in a string is taken for a separator, but then the item before it and the one behind
+        it are not valid, since each has an odd number of quotes. `_drop_marks_in_strings` is for
+        maps with such commas."""
         data, quotes, commas = self._data, self._quotes, self._marks[ord(",")]
         opening, closing = b"[]" if node.kind == JsonKind.LIST else b"{}"
         closes = self._marks[closing]
@@ -370,11 +373,11 @@ class UniformReader:
         lengths = item_ends - item_starts - 2 * is_string
         values, is_value = self._fit(node.item, item_starts + is_string, lengths, is_string)
         items = _Items(counts, values, names)
-        have_items = np.ones(len(counts), np.bool_)
+        are_valid = np.ones(len(counts), np.bool_)
         is_item &= is_value
         if not is_item.all():
-            have_items[items.rows()[~is_item]] = False
-        return is_list, ends, items, have_items
+            are_valid[items.rows()[~is_item]] = False
+        return is_list, ends, items, are_valid
 
     # --- columns ----------------------------------------------------------------------------------
 

@@ -89,10 +89,10 @@ def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
         include_topic_authorized_operations=True,
     )
     try:
-        rows = cluster.call(request, deadline=deadline, what=f"rights on {name}").topics
+        topics = cluster.call(request, deadline=deadline, what=f"rights on {name}").topics
     except errors.EncodeError:  # before Kafka 2.3
         return True
-    rights = rows[0].topic_authorized_operations if rows else 0
+    rights = topics[0].topic_authorized_operations if topics else 0
     # A user who may see the topic has DESCRIBE. Without it the rights are unknown: brokers that do
     # not support this send none.
     return rights < 0 or not rights & _DESCRIBE or bool(rights & _WRITE)
