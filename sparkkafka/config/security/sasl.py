@@ -471,34 +471,20 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
     )
     # They enable what is done anyway, or do not affect what a broker receives.
     unneeded = (
-        f"{_TRUSTSTORE}type",
-        "oauth.ssl.secure.random.implementation",
-        "oauth.access.token.is.jwt",
-        "oauth.tokens.not.jwt",
-        "oauth.max.token.expiry.seconds",
-        "oauth.http.retries",
-        "oauth.http.retry.pause.millis",
-        "oauth.username.claim",
-        "oauth.username.prefix",
-        "oauth.fallback.username.claim",
-        "oauth.fallback.username.prefix",
-        "oauth.force.jsonpath.username.extraction",
-        "oauth.config.id",
-        "oauth.enable.metrics",
-        "oauth.include.accept.header",
-    )
+        f"{_TRUSTSTORE}type oauth.ssl.secure.random.implementation oauth.access.token.is.jwt "
+        "oauth.tokens.not.jwt oauth.max.token.expiry.seconds oauth.http.retries "
+        "oauth.http.retry.pause.millis oauth.username.claim oauth.username.prefix "
+        "oauth.fallback.username.claim oauth.fallback.username.prefix "
+        "oauth.force.jsonpath.username.extraction oauth.config.id oauth.enable.metrics "
+        "oauth.include.accept.header"
+    ).split()
     # Options of other grants are errors, since they name another identity.
     grant_type = "oauth.client.credentials.grant.type"
     grants = (
-        "oauth.refresh.token",
-        "oauth.refresh.token.location",
-        "oauth.password.grant.username",
-        "oauth.password.grant.password",
-        "oauth.client.assertion",
-        "oauth.client.assertion.location",
-        "oauth.client.assertion.type",
-        grant_type,
-    )
+        "oauth.refresh.token oauth.refresh.token.location oauth.password.grant.username "
+        "oauth.password.grant.password oauth.client.assertion oauth.client.assertion.location "
+        f"oauth.client.assertion.type {grant_type}"
+    ).split()
     options, timing = dict(jaas.options), _timing(values)
     for name in (*used, *grants):
         from_environment = os.environ.get(name.upper().replace(".", "_"))
@@ -524,8 +510,11 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
                 f"{', '.join(used)}"
             )
     for name in ("connect", "read"):
-        field = f"{name}_timeout_ms"
-        timing[field] = _seconds_as_ms(options, f"oauth.{name}.timeout.seconds", timing[field])
+        option = f"oauth.{name}.timeout.seconds"
+        if (text := options.get(option)) is not None:
+            if not re.fullmatch("0*[1-9][0-9]{0,5}", text):
+                raise OptionError(f"{option} in {java.JAAS} must be a whole number of seconds")
+            timing[f"{name}_timeout_ms"] = int(text) * 1000
     common = timing | {"extensions": extensions}
     if _TOKEN_FILE in options:
         return OAuthSettings(
@@ -560,25 +549,6 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
         ),
         **common,
     )
-
-
-def _seconds_as_ms(options: Mapping[str, str], name: str, default_ms: int) -> int:
-    """Return an option's seconds in milliseconds, or the default if it is not set. Raises
-    OptionError."""
-    text = options.get(name)
-    if text is None:
-        return default_ms
-    if not (text.isdecimal() and text.isascii() and 0 < int(text) < 1_000_000):
-        raise OptionError(f"{name} in {java.JAAS} must be a whole number of seconds")
-    return int(text) * 1000
-
-
-# --- Google ----------------------------------------------------------------------------------
-
-
-def google_settings(values: ResolvedValues) -> OAuthSettings:
-    """Return the default credentials of Google's cloud as the source of tokens."""
-    return OAuthSettings(method=TokenMethod.GOOGLE, **_timing(values))
 
 
 # --- the mechanism and the user -------------------------------------------------------------------
@@ -714,21 +684,15 @@ def _user_choice(
 ) -> SaslChoice:
     """Choose the user of PLAIN or SCRAM: that of sasl.jaas.config (`module`, None without it), or
     of sasl.username. Raises OptionError."""
-    for field in ("oauth_token", "login_callback"):
-        if values[field] and values[field] not in (
-            java.DEFAULT_LOGIN_HANDLER,
-            *java.ENDPOINT_HANDLERS,
-        ):
-            raise OptionError(
-                f"{values.name_of(field)} is for OAUTHBEARER, and sasl.mechanism={mechanism}"
-            )
+    for_tokens = ["oauth_token"]
+    if values["login_callback"] not in (java.DEFAULT_LOGIN_HANDLER, *java.ENDPOINT_HANDLERS):
+        for_tokens.append("login_callback")
+    _refuse(values, for_tokens, f"is for OAUTHBEARER, and sasl.mechanism={mechanism}")
     _log_unused(_ENDPOINT_FIELDS + _KERBEROS_FIELDS, values, mechanism)
     username, password = values["username"], values["password"]
     token_auth = False
     if module is not None:
-        names = [values.name_of(field) for field in ("username", "password") if values[field]]
-        if names:
-            raise OptionError(f"{names[0]} and {java.JAAS} exclude each other: remove one")
+        _refuse(values, ("username", "password"), f"and {java.JAAS} exclude each other: remove one")
         username = module.options.get("username", "")
         password = Secret(module.options.get("password", ""))
         token_auth = module.is_true("tokenauth")
@@ -752,11 +716,8 @@ def _token_choice(
     servers: tuple[tuple[str, int], ...],
 ) -> SaslChoice:
     """Choose the source of tokens for OAUTHBEARER or AWS_MSK_IAM. Raises OptionError."""
-    for field in ("username", "password"):
-        if values[field]:
-            raise OptionError(
-                f"{values.name_of(field)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
-            )
+    for_users = ("username", "password")
+    _refuse(values, for_users, f"is for PLAIN and SCRAM, and sasl.mechanism={mechanism}")
     _log_unused(_KERBEROS_FIELDS, values, mechanism)
     handler = values["login_callback"]
     jaas = module or java.LoginModule("", {})
@@ -766,10 +727,7 @@ def _token_choice(
         or (module is not None and module.name == "IAMLoginModule")
     )
     if is_aws:
-        if values["oauth_token"]:
-            raise OptionError(
-                f"{values.name_of('oauth_token')} is not for tokens of AWS: remove it"
-            )
+        _refuse(values, ("oauth_token",), "is not for tokens of AWS: remove it")
         _log_unused(_ENDPOINT_FIELDS, values, "AWS_MSK_IAM")
         if handler not in ("", java.AWS_LOGIN_HANDLER, java.DEFAULT_LOGIN_HANDLER):
             raise OptionError(
@@ -777,15 +735,14 @@ def _token_choice(
             )
         oauth = msk_settings(values, jaas, servers)
     elif handler in (java.STRIMZI_HANDLER, java.GOOGLE_HANDLER):
-        if values["oauth_token"]:
-            raise OptionError(f"{values.name_of('oauth_token')} and {handler} exclude each other")
+        _refuse(values, ("oauth_token",), f"and {handler} exclude each other")
         _log_unused(_ENDPOINT_FIELDS, values, f"OAUTHBEARER of {handler}")
         if handler == java.STRIMZI_HANDLER:
             oauth = strimzi_settings(values, jaas)
         elif jaas.options:
             raise OptionError(f"{java.JAAS} has options, and {handler} takes none")
         else:
-            oauth = google_settings(values)
+            oauth = OAuthSettings(method=TokenMethod.GOOGLE, **_timing(values))
     else:
         oauth = oauth_settings(values, jaas)
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
@@ -794,11 +751,8 @@ def _token_choice(
 def _kerberos_choice(values: ResolvedValues, module: java.LoginModule | None) -> SaslChoice:
     """Choose the source of the Kerberos ticket by Krb5LoginModule's options, as Java does, or
     without that module by librdkafka's options. Raises OptionError."""
-    for field in ("username", "password", "oauth_token"):
-        if values[field]:
-            raise OptionError(
-                f"{values.name_of(field)} is not for sasl.mechanism=GSSAPI: remove it"
-            )
+    others = ("username", "password", "oauth_token")
+    _refuse(values, others, "is not for sasl.mechanism=GSSAPI: remove it")
     if values["login_callback"] not in ("", java.DEFAULT_LOGIN_HANDLER, *java.ENDPOINT_HANDLERS):
         raise OptionError(f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
     _log_unused(_ENDPOINT_FIELDS, values, "GSSAPI")
@@ -806,9 +760,7 @@ def _kerberos_choice(values: ResolvedValues, module: java.LoginModule | None) ->
     service, ticket_cache, use_cache = values["kerberos_service_name"], "", not keytab
     if module is not None:
         fields = ("kerberos_keytab", "kerberos_principal")
-        names = [values.name_of(field) for field in fields if values[field]]
-        if names:
-            raise OptionError(f"{names[0]} and {java.JAAS} exclude each other: remove one")
+        _refuse(values, fields, f"and {java.JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
         module_service = module.options.get("serviceName", "")
         if module_service and service and module_service != service:
@@ -845,6 +797,13 @@ def _kerberos_choice(values: ResolvedValues, module: java.LoginModule | None) ->
 def _file_path(text: str) -> str:
     """Return the path of a file, which Java also takes as a URL."""
     return text[5:] if text[:5].lower() == "file:" else text
+
+
+def _refuse(values: ResolvedValues, fields: Iterable[str], reason: str) -> None:
+    """Raise OptionError for the first of these fields that is set; `reason` follows its name."""
+    for field in fields:
+        if values[field]:
+            raise OptionError(f"{values.name_of(field)} {reason}")
 
 
 def _log_unused(fields: Iterable[str], values: ResolvedValues, mechanism: str) -> None:
