@@ -18,6 +18,7 @@ from sparkkafka.config import kinds
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from, registry_settings
+from sparkkafka.config.security.references import read_text
 from sparkkafka.errors import OptionError, spark_hint
 
 INFER: Final = "infer"
@@ -334,8 +335,7 @@ def _read_schema(option: str, text: str) -> str:
     else:
         path = text
     try:
-        with Path(path).expanduser().open("rb") as file:
-            content = file.read(MAX_SCHEMA_BYTES + 1)
+        schema = read_text(Path(path).expanduser(), MAX_SCHEMA_BYTES).strip()
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
@@ -343,14 +343,6 @@ def _read_schema(option: str, text: str) -> str:
             f'{_DRIVER_HINT} (A text with one of the characters {{ }} [ ] " ; or a line end is the '
             "schema itself.)"
         ) from None
-    if len(content) > MAX_SCHEMA_BYTES:
-        raise OptionError(
-            f"option {option}: the file {path[:500]!r} is larger than {MAX_SCHEMA_BYTES} bytes"
-        )
-    try:
-        schema = content.decode("utf-8-sig").strip()
-    except UnicodeDecodeError:
-        raise OptionError(f"option {option}: the file {path[:500]!r} is not UTF-8") from None
     if not schema:
         raise OptionError(f"option {option}: the file {path[:500]!r} is empty")
     return schema
@@ -491,22 +483,16 @@ def _check_registration(
 ) -> None:
     """Raise OptionError if auto.register.schemas, use.latest.version, normalize.schemas or
     ignoreEncryptionRules conflict with other options, or have no effect."""
-    if fields.get("ignore_encryption_rules") and registry is None:
-        raise OptionError(
-            f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "
-            f"{kinds.REGISTRY_PREFIX}url"
-        )
-    set_names = [
-        names[f"format.{field}"]
-        for field in ("auto_register_schemas", "use_latest_version", "normalize_schemas")
-        if fields.get(field)
-    ]
+    registering = ("auto_register_schemas", "use_latest_version", "normalize_schemas")
+    for field in ("ignore_encryption_rules", *registering):
+        if fields.get(field) and registry is None:
+            raise OptionError(
+                f"option {names[f'format.{field}']} is for the Schema Registry: set "
+                f"{kinds.REGISTRY_PREFIX}url"
+            )
+    set_names = [names[f"format.{field}"] for field in registering if fields.get(field)]
     if not set_names:
         return
-    if registry is None:
-        raise OptionError(
-            f"option {set_names[0]} is for the Schema Registry: set {kinds.REGISTRY_PREFIX}url"
-        )
     if fields.get("use_latest_version"):
         for other in ("auto_register_schemas", "normalize_schemas"):
             if fields.get(other):

@@ -165,12 +165,13 @@ def parse_bound(
     for edge in allowed:
         if value == edge:
             return OffsetBound(edge, option=option)
-    fallbacks: tuple[Literal["", "earliest", "latest"], ...] = ("", "earliest", "latest")
-    if bound == "starting" and value in TIERED_OFFSETS:
-        return OffsetBound("timestamp", timestamp_ms=TIERED_OFFSETS[value], option=option)
-    for fallback in fallbacks:
-        if bound == "starting" and value == f"committed,{fallback}".removesuffix(","):
-            return OffsetBound("committed", fallback=fallback, option=option)
+    if bound == "starting":
+        if value in TIERED_OFFSETS:
+            return OffsetBound("timestamp", timestamp_ms=TIERED_OFFSETS[value], option=option)
+        fallbacks: tuple[Literal["", "earliest", "latest"], ...] = ("", "earliest", "latest")
+        for fallback in fallbacks:
+            if value == f"committed,{fallback}".removesuffix(","):
+                return OffsetBound("committed", fallback=fallback, option=option)
     if not value.startswith("{"):
         example = EARLIEST_OFFSET if bound == "starting" else LATEST_OFFSET
         listed = [*allowed, *(("committed",) if bound == "starting" else ())]
@@ -212,16 +213,8 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
     Raises OptionError unless it is an object of objects of whole numbers >= -2, with each topic and
     partition once.
     """
-
-    error = partial(_json_error, option, _OFFSETS_EXAMPLE, text)
-    numbers = _parse_numbers(text, error, "offset")
-    for (topic, partition), offset in numbers.items():
-        if offset < EARLIEST_OFFSET:
-            raise error(
-                f"the offset of topic {topic!r} partition {partition} is {offset}; negative values "
-                "other than -1 (latest) and -2 (earliest) have no meaning"
-            )
-    return numbers
+    hint = "; negative values other than -1 (latest) and -2 (earliest) have no meaning"
+    return _parse_numbers(text, option, _OFFSETS_EXAMPLE, "offset", EARLIEST_OFFSET, hint)
 
 
 def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
@@ -230,24 +223,16 @@ def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
     Raises OptionError unless it is an object of objects of whole numbers >= 0, with each topic and
     partition once.
     """
-
     example = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
-    error = partial(_json_error, option, example, text)
-    numbers = _parse_numbers(text, error, "timestamp")
-    for (topic, partition), timestamp_ms in numbers.items():
-        if timestamp_ms < 0:
-            raise error(
-                f"the timestamp of topic {topic!r} partition {partition} is {timestamp_ms}, before "
-                "1970"
-            )
-    return numbers
+    return _parse_numbers(text, option, example, "timestamp", 0, ", before 1970")
 
 
 def _parse_numbers(
-    text: str, error: Callable[[str], OptionError], noun: str
+    text: str, option: str, example: str, noun: str, minimum: int, hint: str
 ) -> dict[PartitionKey, int]:
     """Parse JSON {topic: {partition: number}} to whole numbers by (topic, partition). `noun` names
-    the number in errors: offset or timestamp."""
+    the number in errors, and `hint` follows a number below `minimum`."""
+    error = partial(_json_error, option, example, text)
     numbers: dict[PartitionKey, int] = {}
     for topic, partitions in _parse_topics(text, error):
         if not isinstance(partitions, _Pairs):
@@ -265,6 +250,8 @@ def _parse_numbers(
                 raise error(f"the {noun} of {where} is not a whole number: {_json_text(number)}")
             if number > INT64_MAX:
                 raise error(f"the {noun} of {where} does not fit into 64 bits: {number}")
+            if number < minimum:
+                raise error(f"the {noun} of {where} is {number}{hint}")
             numbers[key] = number
     return numbers
 

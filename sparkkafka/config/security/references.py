@@ -200,12 +200,12 @@ def _whole_file(path: str) -> str:
     return read_text(Path(folder, name)).removesuffix("\n").removesuffix("\r")
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """Read a small file. Raises OSError, or ValueError if it is too large or not UTF-8."""
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"the file is larger than {MAX_BYTES} bytes")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"the file is larger than {max_bytes} bytes")
     try:
         return content.decode("utf-8-sig")  # editors of Windows begin files with a byte order mark
     except UnicodeDecodeError:
