@@ -703,69 +703,64 @@ CONNECTOR: tuple[Option, ...] = (
 # --- the client library ------------------------------------------------------------------------
 
 
-def _library_row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
-    """Return the row of a setting that only the client library has."""
-    return used(name, _BOTH, field, kind, doc, **more)
-
-
 def _auto_create_row(doc: str) -> Option:
     """Return the row of allow.auto.create.topics: `doc` says when that client creates a topic."""
-    return _library_row(
-        "allow.auto.create.topics", "client.allow_auto_create_topics", boolean,
+    return used(
+        "allow.auto.create.topics", _BOTH, "client.allow_auto_create_topics", boolean,
         f"{doc} Requires the brokers' auto.create.topics.enable=true and the permission CREATE.",
     )  # fmt: skip
 
 
 CONSUMER: tuple[Option, ...] = (
     _auto_create_row("Creates a missing topic when its metadata is first requested."),
-    _library_row("group.id", "consumer.group_id", wire_name,
+    used("group.id", _BOTH, "consumer.group_id", wire_name,
         "The consumer group. Required for subscribe and commit, not for assign."),
-    _library_row("group.instance.id", "consumer.group_instance_id", wire_name,
+    used("group.instance.id", _BOTH, "consumer.group_instance_id", wire_name,
         "Makes the consumer a static member (KIP-345). A static member that rejoins within "
         "session.timeout.ms gets its partitions back without a rebalance."),
-    _library_row("group.protocol", "consumer.group_protocol",
+    used("group.protocol", _BOTH, "consumer.group_protocol",
         one_of("classic", "consumer", "auto", fold=str.lower),
         "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
         "the members assigns them. auto: consumer if the brokers have it and no setting of the "
         "classic protocol is set, else classic; the log says which."),
-    _library_row("group.remote.assignor", "consumer.group_remote_assignor", wire_name,
+    used("group.remote.assignor", _BOTH, "consumer.group_remote_assignor", wire_name,
         "The brokers' assignor with group.protocol=consumer or auto: uniform or range.",
         default_text="the brokers choose"),
-    _library_row("auto.offset.reset", "consumer.auto_offset_reset", kinds.auto_offset_reset,
+    used("auto.offset.reset", _BOTH, "consumer.auto_offset_reset", kinds.auto_offset_reset,
         "Where to start if the group has no committed offset for a partition, or if that offset "
         "no longer exists. none: an error. by_duration: at records of that age."),
-    _library_row("enable.auto.commit", "consumer.enable_auto_commit", boolean,
+    used("enable.auto.commit", _BOTH, "consumer.enable_auto_commit", boolean,
         "Commits the offsets of records that poll has returned: at a later poll every "
         "auto.commit.interval.ms, when partitions are revoked, and on close."),
-    _library_row("auto.commit.interval.ms", "consumer.auto_commit_interval_ms", integer(0),
+    used("auto.commit.interval.ms", _BOTH, "consumer.auto_commit_interval_ms", integer(0),
         "How often enable.auto.commit commits."),
-    _library_row("session.timeout.ms", "consumer.session_timeout_ms", integer(1),
+    used("session.timeout.ms", _BOTH, "consumer.session_timeout_ms", integer(1),
         "A member whose heartbeats stop for this long is removed from the group. The value must "
         "be within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms."),
-    _library_row("heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
+    used("heartbeat.interval.ms", _BOTH, "consumer.heartbeat_interval_ms", integer(1),
         "How often a member sends a heartbeat. It must be less than session.timeout.ms."),
-    _library_row("max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
+    used("max.poll.interval.ms", _BOTH, "consumer.max_poll_interval_ms", integer(1),
         "A member that does not poll for this long leaves the group."),
-    _library_row("max.poll.records", "consumer.max_poll_records", integer(1),
+    used("max.poll.records", _BOTH, "consumer.max_poll_records", integer(1),
         "Maximum number of records that one poll returns. poll_arrow has its own argument."),
-    _library_row("partition.assignment.strategy", "consumer.partition_assignment_strategy",
+    used("partition.assignment.strategy", _BOTH, "consumer.partition_assignment_strategy",
         kinds.assignors,
         "How partitions are assigned to members, in order of preference. The group uses one that "
         "all members have.", default_text="range,cooperative-sticky"),
-    _library_row("exclude.internal.topics", "consumer.exclude_internal_topics", boolean,
+    used("exclude.internal.topics", _BOTH, "consumer.exclude_internal_topics", boolean,
         "true: a topic pattern does not match Kafka's internal topics."),
-    _library_row("damaged", "consumer.damaged", one_of("raise", "yield"),
+    used("damaged", _BOTH, "consumer.damaged", one_of("raise", "yield"),
         "What poll does with a damaged batch. raise: CorruptRecordError, and the position stays. "
         "yield: one record, whose error is the CorruptRecordError, stands for the batch, and the "
         "next one is read. poll_arrow always raises."),
 )  # fmt: skip
 
 SHARE_CONSUMER: tuple[Option, ...] = (
-    _library_row("share.acknowledgement.mode", "share.acknowledgement_mode",
+    used("share.acknowledgement.mode", _BOTH, "share.acknowledgement_mode",
         one_of("implicit", "explicit", fold=str.lower),
         "implicit: the next poll or commit accepts the records of the last poll. explicit: the "
         "application acknowledges each record."),
-    _library_row("share.acquire.mode", "share.acquire_mode",
+    used("share.acquire.mode", _BOTH, "share.acquire_mode",
         one_of("batch_optimized", "record_limit", fold=str.lower),
         "batch_optimized: a poll acquires whole batches, perhaps more records than "
         "max.poll.records. record_limit: never more records than that (KIP-1206, Kafka 4.2)."),
@@ -773,7 +768,7 @@ SHARE_CONSUMER: tuple[Option, ...] = (
 
 PRODUCER: tuple[Option, ...] = (
     _auto_create_row("Creates a missing topic for its first record."),
-    _library_row("transactional.id", "settings.transactional_id", wire_name,
+    used("transactional.id", _BOTH, "settings.transactional_id", wire_name,
         "Enables transactions. Only one producer at a time may have this id: a later one fences "
         "the earlier one."),
 )  # fmt: skip
