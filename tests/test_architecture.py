@@ -175,7 +175,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "acls",
         "users",
         "text_formats",
-        "input",
         "files",
         "typed_records",
         "changes",

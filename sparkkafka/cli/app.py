@@ -102,11 +102,8 @@ def _dispatch(arguments: list[str], session: Session) -> int:
     from sparkkafka.cli import kcat
     from sparkkafka.cli.commands import COMPLETE_VARIABLE, complete, root_command
 
-    if kcat.is_kcat(arguments):
-        kcat.run(arguments, session)
+    if kcat.run_if_kcat(arguments, session):
         return SUCCESS
-
-    kcat.check_mode(arguments)
     command = root_command()
     if COMPLETE_VARIABLE in os.environ:
         complete(command, session)

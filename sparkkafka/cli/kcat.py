@@ -16,14 +16,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sparkkafka.cli.session import Session
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
     from sparkkafka.cli.read import Bound
-    from sparkkafka.client.admin.topics import PartitionDescription, TopicDescription
+    from sparkkafka.client.admin.topics import PartitionDescription
 
 # kcat's own getopt string, so that arguments are split as kcat splits them.
 _LETTERS: Final = "PCG:LQt:p:b:z:o:eED:K:k:H:Od:qvF:X:c:Tuf:ZlVhs:r:Jm:U"
@@ -49,15 +49,20 @@ _ALTERNATIVES: Final = {
 }
 
 
-def is_kcat(arguments: Sequence[str]) -> bool:
-    """Return whether one of kcat's modes stands before any verb."""
-    return any(letter in _MODES for letter in _letters_before_verb(arguments))
+def run_if_kcat(arguments: Sequence[str], session: Session) -> bool:
+    """Run kcat's arguments, if one of its modes stands before any verb. Return whether that is so.
 
-
-def check_mode(arguments: Sequence[str]) -> None:
-    """Raise OptionError for kcat's -t without a mode (-C, -P, …). kcat guesses the mode."""
-    if "-t" in _letters_before_verb(arguments):
+    Raises OptionError, also for -t without a mode, which kcat guesses; and what read and write
+    raise.
+    """
+    letters = _letters_before_verb(arguments)
+    if any(letter in _MODES for letter in letters):
+        parsed = _parse(arguments, session)
+        {"-C": _consume, "-P": _produce, "-L": _list, "-Q": _query}[parsed.mode](parsed, session)
+        return True
+    if "-t" in letters:
         raise OptionError("-t needs a mode beside it: -C reads, -P writes (or name a verb: --help)")
+    return False
 
 
 def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
@@ -104,13 +109,9 @@ class _Arguments:
 
     def delimiters(self) -> tuple[bytes, bytes | None]:
         """Return the delimiters of records and of keys."""
-        from sparkkafka.cli.text_formats import parse_escapes
+        from sparkkafka.cli.text_formats import parse_delimiters
 
-        key_delimiter = self.last("-K")
-        return (
-            parse_escapes(self.last("-D") or "\\n", "-D"),
-            None if key_delimiter is None else parse_escapes(key_delimiter, "-K"),
-        )
+        return parse_delimiters(self.last("-D") or "\\n", self.last("-K"), ("-D", "-K"))
 
     @property
     def topic(self) -> str:
@@ -119,12 +120,6 @@ class _Arguments:
         if len(topics) != 1:
             raise OptionError(f"{self.mode} needs one topic: -t TOPIC")
         return topics[0]
-
-
-def run(arguments: Sequence[str], session: Session) -> None:
-    """Run kcat's arguments. Raises OptionError, and what read and write raise."""
-    parsed = _parse(arguments, session)
-    {"-C": _consume, "-P": _produce, "-L": _list, "-Q": _query}[parsed.mode](parsed, session)
 
 
 def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
@@ -185,12 +180,10 @@ def _consume(parsed: _Arguments, session: Session) -> None:
     if partition is not None and partition < 0:
         raise OptionError(f"-p of -C is a partition, got {partition}")
     start, until = _bounds(parsed)
-    delimiter, key_delimiter = parsed.delimiters()
     output = Output(
         format="json" if parsed.has("-J") else TEXT,
         template=parsed.last("-f"),
-        delimiter=delimiter,
-        key_delimiter=key_delimiter,
+        delimiters=parsed.delimiters(),
         nulls=Nulls(b"NULL", and_empty=True) if parsed.has("-Z") else Nulls(),
     )
     plan = ReadPlan(
@@ -256,7 +249,7 @@ def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
 def _produce(parsed: _Arguments, session: Session) -> None:
     """Run -P: write to a topic."""
     from sparkkafka.cli.commands import parse_headers
-    from sparkkafka.cli.input import LineFormat
+    from sparkkafka.cli.files import LineFormat
     from sparkkafka.cli.write import Input, write_topic
 
     partition = parsed.integer("-p")
@@ -315,7 +308,21 @@ def _list(parsed: _Arguments, session: Session) -> None:
             "query": {"topic": parsed.last("-t") or "*"},
             "controllerid": -1 if cluster.controller_id is None else cluster.controller_id,
             "brokers": brokers,
-            "topics": [_topic_document(topic) for topic in topics],
+            "topics": [
+                {
+                    "topic": topic.name,
+                    "partitions": [
+                        {
+                            "partition": row.partition,
+                            "leader": _leader_id(row),
+                            "replicas": [{"id": node_id} for node_id in row.replicas],
+                            "isrs": [{"id": node_id} for node_id in row.isr],
+                        }
+                        for row in topic.partitions
+                    ],
+                }
+                for topic in topics
+            ],
         }
         sys.stdout.write(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
         return
@@ -337,22 +344,6 @@ def _list(parsed: _Arguments, session: Session) -> None:
                 f"isrs: {isrs}{error}"
             )
     _print_lines(lines)
-
-
-def _topic_document(topic: TopicDescription) -> dict[str, Any]:
-    """Return a topic as the JSON of -L -J has it."""
-    return {
-        "topic": topic.name,
-        "partitions": [
-            {
-                "partition": row.partition,
-                "leader": _leader_id(row),
-                "replicas": [{"id": node_id} for node_id in row.replicas],
-                "isrs": [{"id": node_id} for node_id in row.isr],
-            }
-            for row in topic.partitions
-        ],
-    }
 
 
 def _leader_id(partition: PartitionDescription) -> int:

@@ -208,10 +208,7 @@ def read(
         Output(
             format="json" if as_json else format,
             template=template,
-            delimiter=text_formats.parse_escapes(delimiter, "--delimiter"),
-            key_delimiter=None
-            if key_delimiter is None
-            else text_formats.parse_escapes(key_delimiter, "--key-delimiter"),
+            delimiters=text_formats.parse_delimiters(delimiter, key_delimiter),
             nulls=text_formats.Nulls(os.fsencode(null)),
             file=output,
             is_changes=envelope is not None,
@@ -226,33 +223,17 @@ def read(
 class Output:
     """Where records are written to, and in which form: to a `file`, or to stdout.
 
-    `format` is text, hex or json; it is ignored if there is a `template`, kcat's -f. `is_changes`:
-    records are shown as the changes of a table.
+    `format` is text, hex or json; it is ignored if there is a `template`, kcat's -f. `delimiters`
+    are those of records and of keys, None without keys. `is_changes`: records are shown as the
+    changes of a table.
     """
 
     format: str = TEXT
     template: str | None = None
-    delimiter: bytes = b"\n"
-    key_delimiter: bytes | None = None
+    delimiters: tuple[bytes, bytes | None] = (b"\n", None)
     nulls: text_formats.Nulls = field(default_factory=text_formats.Nulls)
     file: Path | None = None
     is_changes: bool = False
-
-    @property
-    def is_text(self) -> bool:
-        """Whether records become text on stdout: neither a file nor changes of a table."""
-        return self.file is None and not self.is_changes
-
-    def formatter(
-        self, leaders: dict[int, int], json_columns: frozenset[str]
-    ) -> text_formats.Format:
-        """Return the format in which batches are written. `leaders` has the broker that leads each
-        partition; `json_columns` are keys or values that are JSON already."""
-        if self.template is not None:
-            return text_formats.template_format(self.template, self.nulls)
-        if self.format == "json":
-            return text_formats.json_format(leaders, json_columns)
-        return text_formats.text_format(self.delimiter, self.key_delimiter, self.nulls)
 
 
 def read_topic(
@@ -276,6 +257,7 @@ def read_topic(
     if output.template is not None:
         # Reports an invalid template before any request.
         text_formats.template_format(output.template)
+    is_text = output.file is None and not output.is_changes
     with ExitStack() as stack:
         decoding = None
         if format_options:
@@ -284,7 +266,7 @@ def read_topic(
 
             formats = parse_formats(format_options, Side.READ)
             decoding = stack.enter_context(
-                Decoding(formats, plan.topic, as_text=output.is_text, skips_bad=skips_bad)
+                Decoding(formats, plan.topic, as_text=is_text, skips_bad=skips_bad)
             )
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
         reader.look_up_bounds()
@@ -298,8 +280,13 @@ def read_topic(
 
             write = ChangeLines(skips_bad=skips_bad).write
         else:
-            json_columns = decoding.json_columns if decoding else frozenset()
-            text = output.formatter(reader.leaders, json_columns)
+            if output.template is not None:
+                text = text_formats.template_format(output.template, output.nulls)
+            elif output.format == "json":
+                json_columns = decoding.json_columns if decoding else frozenset()
+                text = text_formats.json_format(reader.leaders, json_columns)
+            else:
+                text = text_formats.text_format(*output.delimiters, output.nulls)
             write = StdoutSink(text, sys.stdout.buffer).write
         batches: Any = reader.batches() if output.file else reader.batches(_check_pipe)
         if decoding is not None:
@@ -489,6 +476,12 @@ class TopicReader:
 
         Raises KafkaConnectionError as `check_servers` does.
         """
+        if self._plan.until is not None and self._plan.until.kind in (
+            "earliest",
+            "committed",
+            "tail",
+        ):
+            raise OptionError("--until is end, an offset, @TIME, or an offset of tiered storage")
         check_servers(self._options, Deadline(0))
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
         ranges = self._offset_ranges(deadline)
@@ -496,8 +489,10 @@ class TopicReader:
             self.positions = self._offsets_of_last(ranges, plan.start.number)
         else:
             self.positions = self._start_offsets(ranges, deadline)
-        if plan.until is not None:
-            self.ends = self._end_offsets(ranges, plan.until, deadline)
+        if plan.until is not None and plan.until.kind == "offset":
+            self.ends = {tp: min(plan.until.number, row.latest) for tp, row in ranges.items()}
+        elif plan.until is not None:
+            self.ends = self._bound_offsets(ranges, plan.until, deadline)
         for row in consumer.partitions_for(plan.topic, deadline.remaining_s()):
             self.leaders[row.partition] = -1 if row.leader is None else row.leader.node_id
 
@@ -526,14 +521,8 @@ class TopicReader:
         earliest; partitions without a record at or after the time start at the end.
         """
         start = self._plan.start
-        if start.kind == "earliest":
-            return {tp: row.earliest for tp, row in ranges.items()}
-        if start.kind == "latest":
-            return {tp: row.latest for tp, row in ranges.items()}
-        if start.kind == "time":
-            return self._offsets_at_time(ranges, start.number, deadline)
-        if start.kind == "tiered":
-            return self._tiered_offsets(ranges, start.number, deadline)
+        if start.kind not in ("offset", "committed"):
+            return self._bound_offsets(ranges, start, deadline)
         if start.kind == "offset":
             offsets = dict.fromkeys(ranges, start.number)
         else:
@@ -568,44 +557,31 @@ class TopicReader:
                 )
         return {tp: max(offset, ranges[tp].earliest) for tp, offset in offsets.items()}
 
-    def _end_offsets(
-        self, ranges: Mapping[TopicPartition, OffsetRange], until: Bound, deadline: Deadline
+    def _bound_offsets(
+        self, ranges: Mapping[TopicPartition, OffsetRange], bound: Bound, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """Look up the offset at which the reading of each partition ends (exclusive), at most the
-        current end. Raises OptionError for a bound that is no end."""
-        if until.kind == "latest":
+        """Look up the offsets of a bound that means the same as a start and as an end: earliest,
+        latest, a time, or an offset of tiered storage. At a time they are at most the current end.
+
+        If nothing is uploaded to tiered storage, latest-tiered is the earliest offset; if
+        everything is uploaded, earliest-pending-upload is the end.
+        """
+        if bound.kind == "earliest":
+            return {tp: row.earliest for tp, row in ranges.items()}
+        if bound.kind == "latest":
             return {tp: row.latest for tp, row in ranges.items()}
-        if until.kind == "offset":
-            return {tp: min(until.number, row.latest) for tp, row in ranges.items()}
-        if until.kind == "time":
-            return self._offsets_at_time(ranges, until.number, deadline)
-        if until.kind == "tiered":
-            return self._tiered_offsets(ranges, until.number, deadline)
-        raise OptionError("--until is end, an offset, @TIME, or an offset of tiered storage")
-
-    def _tiered_offsets(
-        self, ranges: Mapping[TopicPartition, OffsetRange], kind: int, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """Look up an offset of tiered storage; `kind` is its number in TIERED_OFFSETS. If nothing
-        is uploaded, latest-tiered is the earliest offset; if everything is uploaded,
-        earliest-pending-upload is the end."""
-        # The consumer looks up an assigned OffsetSpec when `position` is called.
-        self._consumer.assign({tp: OffsetSpec(kind) for tp in ranges})
-        offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
-        self._consumer.assign([])
-        return offsets
-
-    def _offsets_at_time(
-        self, ranges: Mapping[TopicPartition, OffsetRange], time_ms: int, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """Look up the first offset at or after a time, at most the current end."""
-        offsets_at_time = self._consumer.offsets_for_times(
-            dict.fromkeys(ranges, time_ms), deadline.remaining_s()
-        )
-        offsets = {}
-        for tp, row in ranges.items():
-            at_time = offsets_at_time[tp]
-            offsets[tp] = row.latest if at_time is None else min(at_time.offset, row.latest)
+        if bound.kind == "tiered":
+            # The consumer looks up an assigned OffsetSpec when `position` is called.
+            self._consumer.assign({tp: OffsetSpec(bound.number) for tp in ranges})
+            offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
+            self._consumer.assign([])
+            return offsets
+        times_ms = dict.fromkeys(ranges, bound.number)
+        offsets_at_time = self._consumer.offsets_for_times(times_ms, deadline.remaining_s())
+        offsets = {tp: row.latest for tp, row in ranges.items()}
+        for tp, row in offsets_at_time.items():
+            if row is not None:
+                offsets[tp] = min(row.offset, offsets[tp])
         return offsets
 
     def _offsets_of_last(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
@@ -237,6 +237,19 @@ def parse_escapes(text: str, option: str) -> bytes:
 
     escapes = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|.|$)", re.DOTALL)
     return escapes.sub(replace, text).encode("utf-8", "surrogateescape")
+
+
+def parse_delimiters(
+    delimiter: str,
+    key_delimiter: str | None,
+    names: Sequence[str] = ("--delimiter", "--key-delimiter"),
+) -> tuple[bytes, bytes | None]:
+    """Return the delimiters of records and of keys, with escapes replaced. `names` are those of the
+    options. Raises OptionError."""
+    return (
+        parse_escapes(delimiter, names[0]),
+        None if key_delimiter is None else parse_escapes(key_delimiter, names[1]),
+    )
 
 
 def _parse_template(template: str) -> Iterator[tuple[str, bytes]]:

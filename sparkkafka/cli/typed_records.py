@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.cli.input import set_column
+from sparkkafka.cli.files import set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions, formats_from
 from sparkkafka.config.kinds import JSON, NO_FRAMING
 from sparkkafka.config.option_table import Side
@@ -33,7 +33,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.envelopes.decode import Envelope, full_type
 from sparkkafka.schemas.framings import IN_HEADERS, name_framings, unframe_bare, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
-from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, connect
+from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, open_registry
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 
@@ -46,7 +46,8 @@ def parse_formats(options: Mapping[str, str], side: Side) -> FormatOptions:
 
 
 class Decoding(ExitStack):
-    """Decodes keys and values of batches; use it under `with`.
+    """Decodes keys and values of batches; use it under `with`. The constructor raises OptionError,
+    SchemaError, RegistryError.
 
     With `as_text` to JSON texts in binary columns, otherwise to typed columns. With `skips_bad`
     rows that no schema can read are skipped, with one warning, and counted in `skipped`.
@@ -59,16 +60,19 @@ class Decoding(ExitStack):
         self._as_text = as_text
         self._skips_bad = skips_bad
         self.skipped = 0
-        registry = None
-        if formats.registry is not None:
-            registry = self.enter_context(connect(formats.registry))
-        self._columns = {
-            column.column: _column_decoder(
-                column, topic, registry, as_text, formats.recursive_fields_max_depth
-            )
-            for column in (formats.key, formats.value)
-            if column.has_schema
-        }
+        registry = self.enter_context(open_registry(formats.registry))
+        depth = formats.recursive_fields_max_depth
+        self._columns: dict[str, _TextDecoder | _TypedDecoder] = {}
+        for column in (formats.key, formats.value):
+            name = column.column
+            if column.infer:
+                raise OptionError(
+                    f"{name}Schema=infer is for Spark: leave it out, and texts stay as they are"
+                )
+            if column.format == JSON and column.schema is None and (as_text or registry is None):
+                self._columns[name] = _TextDecoder(column)
+            elif column.has_schema:
+                self._columns[name] = _TypedDecoder(column, topic, registry, as_text, depth)
 
     @property
     def json_columns(self) -> frozenset[str]:
@@ -225,24 +229,6 @@ class _TypedDecoder:
             return pa.nulls(1, pa.binary())
 
 
-def _column_decoder(
-    column: ColumnFormat,
-    topic: str,
-    registry: RegistryClient | None,
-    as_text: bool,
-    depth: int | None,
-) -> _TextDecoder | _TypedDecoder:
-    """Return the decoder of a key or value column. `depth` is recursive.fields.max.depth. Raises
-    OptionError, SchemaError, RegistryError."""
-    if column.infer:
-        raise OptionError(
-            f"{column.column}Schema=infer is for Spark: leave it out, and texts stay as they are"
-        )
-    if column.format == JSON and column.schema is None and (as_text or registry is None):
-        return _TextDecoder(column)
-    return _TypedDecoder(column, topic, registry, as_text, depth)
-
-
 # --- encoding ---------------------------------------------------------------------------------
 
 
@@ -253,9 +239,7 @@ class Encoding(ExitStack):
         super().__init__()
         self._formats = formats
         self._topic = topic
-        self._registry: RegistryClient | None = None
-        if formats.registry is not None:
-            self._registry = self.enter_context(connect(formats.registry))
+        self._registry = self.enter_context(open_registry(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
         # By column: what `_codecs` returned for the type of the first batch.
         self._prepared: dict[str, tuple[Any, ColumnEncoder | None]] = {}

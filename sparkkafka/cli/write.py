@@ -16,29 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 import pyarrow as pa
 import typer
 from typer import Option
 
-from sparkkafka.cli import commands
-from sparkkafka.cli.files import ENDINGS, read_table_file
+from sparkkafka.cli import commands, files
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
-from sparkkafka.cli.input import (
-    BadRowError,
-    Headers,
-    LineFormat,
-    NumberedRows,
-    json_batches,
-    line_batches,
-    with_constants,
-    with_value,
-)
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note
-from sparkkafka.cli.text_formats import parse_escapes, parse_hex
+from sparkkafka.cli.text_formats import parse_delimiters, parse_hex
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.producer.futures import TableDelivery
@@ -114,7 +102,7 @@ def write(
     each record.
     """
     session = commands.session_of(context)
-    is_table = input is not None and input.suffix.lower() in ENDINGS
+    is_table = input is not None and input.suffix.lower() in files.ENDINGS
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
     if format not in (TEXT, "hex"):
         raise OptionError(
@@ -139,11 +127,7 @@ def write(
     source = Input(
         path=None if input is None or str(input) == "-" else input,
         kind="table" if is_table else "json" if as_json else "lines",
-        lines=LineFormat(
-            parse_escapes(delimiter, "--delimiter"),
-            None if key_delimiter is None else parse_escapes(key_delimiter, "--key-delimiter"),
-            empty_is_null,
-        ),
+        lines=files.LineFormat(*parse_delimiters(delimiter, key_delimiter), empty_is_null),
         hex=format == "hex",
         keeps_partitions=keep_partitions,
         key=None if key is None else os.fsencode(key),
@@ -179,11 +163,11 @@ class Input:
 
     path: Path | None = None
     kind: Literal["lines", "json", "table", "record"] = "lines"
-    lines: LineFormat = field(default_factory=LineFormat)
+    lines: files.LineFormat = field(default_factory=files.LineFormat)
     hex: bool = False
     keeps_partitions: bool = False
     key: bytes | None = None
-    headers: Headers = ()
+    headers: files.Headers = ()
     partition: int | None = None
     count: int | None = None
 
@@ -191,7 +175,7 @@ class Input:
         """Return the name of a line or row, for errors."""
         return f"{self.path or 'stdin'} {'row' if self.kind == 'table' else 'line'} {number}"
 
-    def batches(self, progress: ProgressBar) -> Iterator[NumberedRows]:
+    def batches(self, progress: ProgressBar) -> Iterator[files.NumberedRows]:
         """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
         remaining = self.count
         for batch, numbers in self._read(progress):
@@ -202,18 +186,24 @@ class Input:
                 batch = batch.slice(0, remaining)
                 remaining -= batch.num_rows
             if batch.num_rows:
-                batch = with_constants(batch, self.key, self.headers, self.partition)
-                yield NumberedRows(batch, numbers)
+                batch = files.with_constants(batch, self.key, self.headers, self.partition)
+                yield files.NumberedRows(batch, numbers)
             if remaining == 0:
                 return
             if bad is not None:
                 raise bad
 
-    def _read(self, progress: ProgressBar) -> Iterator[NumberedRows]:
+    def _read(self, progress: ProgressBar) -> Iterator[files.NumberedRows]:
         """Read the input. Raises BadRowError, OptionError, OSError."""
         if self.path is not None and self.kind == "table":
-            for batch, numbers in read_table_file(self.path):
-                yield NumberedRows(self._table_columns(batch), numbers)
+            # What describes a record that was read is not written.
+            dropped = {"topic", "offset", "timestamp_type", "next_offset"}
+            if not self.keeps_partitions:
+                dropped.add("partition")
+            for batch, numbers in files.read_table_file(self.path):
+                batch = files.with_value(batch)
+                names = [name for name in batch.schema.names if name in dropped]
+                yield files.NumberedRows(batch.drop_columns(names), numbers)
             return
         with ExitStack() as stack:
             file: IO[bytes] = sys.stdin.buffer
@@ -226,24 +216,16 @@ class Input:
             if self.kind == "record":
                 text = b"".join(chunks)
                 batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
-                yield NumberedRows(batch, (1,))
+                yield files.NumberedRows(batch, (1,))
             elif self.kind == "json":
-                yield from json_batches(chunks, keeps_partitions=self.keeps_partitions)
+                yield from files.json_batches(chunks, keeps_partitions=self.keeps_partitions)
             else:
-                yield from line_batches(chunks, self.lines)
-
-    def _table_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of a table that a record can have."""
-        batch = with_value(batch)
-        dropped = {"topic", "offset", "timestamp_type", "next_offset"}
-        if not self.keeps_partitions:
-            dropped.add("partition")
-        return batch.drop_columns([name for name in batch.schema.names if name in dropped])
+                yield from files.line_batches(chunks, self.lines)
 
 
 def _decode_hex(
     batch: pa.RecordBatch, numbers: Sequence[int]
-) -> tuple[pa.RecordBatch, BadRowError | None]:
+) -> tuple[pa.RecordBatch, files.BadRowError | None]:
     """Decode hexadecimal keys and values. Return the rows before the first that holds something
     else, and the error of that row (None: all rows are decoded)."""
     error = None
@@ -254,7 +236,7 @@ def _decode_hex(
         column, bad = parse_hex(batch.column(index))
         if bad is not None:
             text = batch.column(index)[bad].cast(pa.binary()).as_py()[:40]
-            error = BadRowError(
+            error = files.BadRowError(
                 numbers[bad],
                 f"the {name} {text.decode('utf-8', 'replace')!r} is not pairs of hexadecimal "
                 "digits (--format hex)",
@@ -321,12 +303,12 @@ def write_topic(
                     location = source.location(numbers[sent])
                     # The Producer counts the rows of the batch.
                     reason = reason.replace(f"row {sent} of the table", location)
-                    raise BadRowError(numbers[sent], reason)
+                    raise files.BadRowError(numbers[sent], reason)
                 progress.update(writer.sent)
         except NotWrittenError:
             raise
         except (KafkaError, OSError) as error:
-            if not writer.sent and not isinstance(error, BadRowError):
+            if not writer.sent and not isinstance(error, files.BadRowError):
                 raise
             raise _stopped_error(source, topic, writer, error, next_number) from error
     return writer.written
@@ -339,7 +321,7 @@ def _stopped_error(
     what is written, and where to continue: at the bad row of a BadRowError, else at `next_number`.
     Raises NotWrittenError."""
     message = str(error)
-    if isinstance(error, BadRowError):
+    if isinstance(error, files.BadRowError):
         next_number = error.number
         location = source.location(next_number)
         if location not in message:
@@ -398,12 +380,7 @@ class TopicWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: Any, error: BaseException | None, traceback: Any) -> None:
         """Wait for the acknowledgements, or after an exception only a moment."""
         try:
             if exc_type is None:

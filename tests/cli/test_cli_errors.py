@@ -19,7 +19,7 @@ import pytest
 from sparkkafka.cli import app, lag, tables
 from sparkkafka.cli.app import main
 from sparkkafka.cli.commands import VERBS
-from sparkkafka.cli.input import NumberedRows
+from sparkkafka.cli.files import NumberedRows
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.files import read_table_file
-from sparkkafka.cli.input import (
+from sparkkafka.cli.files import (
     BadRowError,
     LineFormat,
     json_batches,
     line_batches,
+    read_table_file,
     whole_lines,
     with_constants,
     with_value,
@@ -76,7 +76,7 @@ def test_a_line_is_yielded_immediately():
 
 
 def test_a_text_without_lines_is_refused(monkeypatch):
-    monkeypatch.setattr("sparkkafka.cli.input.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("sparkkafka.cli.files.MAX_LINE_BYTES", 10)
     with pytest.raises(OptionError, match="--delimiter right"):
         list(whole_lines([b"12345678", b"9012"], b"\n"))
 
