@@ -74,6 +74,12 @@ class Plan:
         """The watermark with which the batch ran, in ms since 1970; None without a watermark."""
         return _positive_or_none(self.batch_metadata.get("batchWatermarkMs"))
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of Spark that the checkpoint keeps."""
+        conf = self.batch_metadata.get("conf")
+        return conf if isinstance(conf, dict) else {}
+
     def source(self, name: str) -> SourceOffsets | None:
         """Return the source of this name; None if the plan has none."""
         return next((source for source in self.sources if source.name == name), None)

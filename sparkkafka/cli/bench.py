@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +29,6 @@ from sparkkafka.protocol.records.arrow import from_numpy
 
 app = typer.Typer(rich_markup_mode=None)
 
-LABELS: Final = {
-    "records": "records",
-    "seconds": "seconds",
-    "records_per_second": "records/s",
-    "mb_per_second": "MB/s",
-    "latency_p50_ms": "latency p50 ms",
-    "latency_p95_ms": "latency p95 ms",
-    "latency_p99_ms": "latency p99 ms",
-    "latency_max_ms": "latency max ms",
-}
-"""The measures in the table, by their names in JSON."""
-
 
 @dataclass(frozen=True)
 class Load:
@@ -54,32 +42,23 @@ class Load:
     replication: int | None = None
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The measures of writing, or of reading. Latencies are those of batches."""
-
-    records: int
-    seconds: float
-    bytes: int
-    latencies_s: list[float]
-
-    def summary(self) -> dict[str, Any]:
-        """Return rates and percentiles of latencies, for output."""
-        seconds = max(self.seconds, 1e-9)
-        # By nearest rank: measured latencies, never one between two.
-        p50, p95, p99, maximum = np.percentile(
-            self.latencies_s or [0.0], [50, 95, 99, 100], method="inverted_cdf"
-        )
-        return {
-            "records": self.records,
-            "seconds": round(self.seconds, 3),
-            "records_per_second": round(self.records / seconds),
-            "mb_per_second": round(self.bytes / seconds / 1e6, 2),
-            "latency_p50_ms": round(float(p50) * 1000, 2),
-            "latency_p95_ms": round(float(p95) * 1000, 2),
-            "latency_p99_ms": round(float(p99) * 1000, 2),
-            "latency_max_ms": round(float(maximum) * 1000, 2),
-        }
+def _summary(
+    records: int, seconds: float, size_bytes: int, latencies_s: list[float]
+) -> dict[str, Any]:
+    """Return the measures of writing, or of reading, for output. Latencies are those of batches."""
+    # By nearest rank: measured latencies, never one between two.
+    percentiles = np.percentile(latencies_s or [0.0], [50, 95, 99, 100], method="inverted_cdf")
+    names = ("p50", "p95", "p99", "max")
+    return {
+        "records": records,
+        "seconds": round(seconds, 3),
+        "records_per_second": round(records / max(seconds, 1e-9)),
+        "mb_per_second": round(size_bytes / max(seconds, 1e-9) / 1e6, 2),
+        **{
+            f"latency_{name}_ms": round(float(latency_s) * 1000, 2)
+            for name, latency_s in zip(names, percentiles, strict=True)
+        },
+    }
 
 
 def _random_records(load: Load) -> pa.RecordBatch:
@@ -93,7 +72,7 @@ def _random_records(load: Load) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measurement:
+def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> dict[str, Any]:
     """Write the load to a topic as fast as brokers acknowledge it, and measure that. Raises the
     error of the first batch that fails."""
     batch = _random_records(load)
@@ -127,10 +106,10 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
         for delivery in deliveries:
             delivery.result()
         seconds = time.perf_counter() - started_at_s
-    return Measurement(sent, seconds, sent * load.size_bytes, latencies_s)
+    return _summary(sent, seconds, sent * load.size_bytes, latencies_s)
 
 
-def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measurement:
+def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> dict[str, Any]:
     """Read the topic from its beginning, as many records as were written."""
     plan = ReadPlan(topic, until=Bound("latest"), count=load.records, seconds=load.seconds)
     latencies_s: list[float] = []
@@ -146,7 +125,7 @@ def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -
             progress.update(records)
             wait_began_at_s = time.perf_counter()
         seconds = time.perf_counter() - started_at_s
-    return Measurement(records, seconds, size_bytes, latencies_s)
+    return _summary(records, seconds, size_bytes, latencies_s)
 
 
 @contextmanager
@@ -209,16 +188,18 @@ def bench(
     with nullcontext(topic) if topic is not None else temporary_topic(session, load) as name:
         with _progress("write", load) as progress:
             written = write_load(session, name, load, progress)
-        load = replace(load, records=written.records)
+        load = replace(load, records=written["records"])
         with _progress("read", load) as progress:
             read = read_load(session, name, load, progress)
-    results = {"write": written.summary(), "read": read.summary()}
+    results = {"write": written, "read": read}
     if as_json:
         print_json(results)
         return
     # A row for each measure: eight columns are wider than a terminal.
-    sides = results.values()
-    rows = [(LABELS[name], *(side[name] for side in sides)) for name in LABELS]
+    rows = []
+    for name, value in written.items():
+        label = name.replace("_per_second", "/s").replace("mb", "MB").replace("_", " ")
+        rows.append((label, value, read[name]))
     print_table(("measure", *results), rows)
 
 

@@ -77,11 +77,10 @@ def _disk_space(directories: Mapping[str, LogDirDescription] | None) -> dict[str
     """Return the space on a broker's disks, for JSON; nulls if the broker did not report it."""
     if directories is None:
         return dict.fromkeys(("replicas", "size_bytes", "free_bytes", "offline_dirs"))
-    free = [row.usable_bytes for row in directories.values() if row.usable_bytes is not None]
     return {
         "replicas": sum(len(row.replicas) for row in directories.values()),
         "size_bytes": sum(row.size_bytes for row in directories.values()),
-        "free_bytes": sum(free) if free else None,
+        "free_bytes": tables.sum_of(row.usable_bytes for row in directories.values()),
         "offline_dirs": [path for path, row in directories.items() if row.error is not None],
     }
 

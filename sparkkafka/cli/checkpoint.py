@@ -15,7 +15,7 @@ from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, di
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
 from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, sum_of, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
 from sparkkafka.errors import (
@@ -248,8 +248,7 @@ def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         for partition in source["partitions"]:
             topics.setdefault(partition["topic"], []).append(partition)
         for topic, partitions in topics.items():
-            known = [row["records"] for row in partitions if row["records"] is not None]
-            records = sum(known) if known else None
+            records = sum_of(row["records"] for row in partitions)
             cells.append((*head, source["source"], topic, len(partitions), records, None))
         if not topics:
             cells.append((*head, source["source"], None, None, None, source["offset"]))
@@ -355,17 +354,7 @@ def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]
 def _changed_settings(old: logs.Plan, new: logs.Plan) -> dict[str, dict[str, Any]]:
     """Return the values before and after, by name, of each setting of Spark that the checkpoint
     keeps, and of the watermark, if they differ."""
-    before, after = (
-        {
-            **(
-                plan.batch_metadata["conf"]
-                if isinstance(plan.batch_metadata.get("conf"), dict)
-                else {}
-            ),
-            "watermark_ms": plan.watermark_ms,
-        }
-        for plan in (old, new)
-    )
+    before, after = ({**plan.settings, "watermark_ms": plan.watermark_ms} for plan in (old, new))
     return {
         name: {"before": before.get(name), "after": after.get(name)}
         for name in sorted({*before, *after})

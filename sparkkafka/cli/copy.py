@@ -78,10 +78,9 @@ def copy_topic(
     by_key: bool = False,
     rate: RateLimit | None = None,
     new_topic: NewTopic | None = None,
-    shows_progress: bool = False,
-) -> int:
-    """Copy the records of a plan to the topic `to_topic` of the session `target`. Return their
-    number; all are acknowledged. `new_topic` is created if `to_topic` does not exist.
+) -> None:
+    """Copy the records of a plan to the topic `to_topic` of the session `target`; at the end all
+    are acknowledged. `new_topic` is created if `to_topic` does not exist.
 
     Raises OptionError if the target has too few partitions, and as read and write do.
     """
@@ -89,7 +88,7 @@ def copy_topic(
     with ExitStack() as stack:
         reader = stack.enter_context(TopicReader(session.settings("consumer"), plan, timeout_s))
         progress = stack.enter_context(
-            ProgressBar(f"copy {plan.topic} to {to_topic}", shows_progress)
+            ProgressBar(f"copy {plan.topic} to {to_topic}", sys.stderr.isatty())
         )
         reader.look_up_bounds()
         progress.total = sum(reader.ends[tp] - reader.positions[tp] for tp in reader.ends) or None
@@ -116,7 +115,7 @@ def copy_topic(
                 writer.send(part)
                 progress.done = writer.sent
                 progress.update(writer.sent)
-    return writer.written
+    print_note(f"{counted(writer.written, 'record')} copied from {plan.topic} to {to_topic}")
 
 
 def _new_topic_like(admin: Admin, source: str, name: str, replication_factor: int) -> NewTopic:
@@ -263,7 +262,7 @@ def copy(
         with session.admin() as admin:
             replicas = replication_factor or BROKER_DEFAULT
             new_topic = _new_topic_like(admin, source, to_topic, replicas)
-    copied = copy_topic(
+    copy_topic(
         session,
         plan,
         target,
@@ -271,6 +270,4 @@ def copy(
         by_key=by_key,
         rate=None if rate_limit is None else parse_rate(rate_limit),
         new_topic=new_topic,
-        shows_progress=sys.stderr.isatty(),
     )
-    print_note(f"{counted(copied, 'record')} copied from {source} to {to_topic}")

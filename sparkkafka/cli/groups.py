@@ -53,12 +53,8 @@ def list_groups(
         for row in listing
         if row.protocol_type in ("", "consumer", "share")  # "": it only has offsets
     ]
-    if as_json:
-        tables.print_json(rows)
-    else:
-        tables.print_table(
-            ("group", "state", "type"), rows, empty=None if listing.errors else "no groups"
-        )
+    empty = None if listing.errors else "no groups"
+    tables.print_rows(("group", "state", "type"), rows, as_json, empty=empty)
     commands.fail_each(listing.errors.values())
 
 

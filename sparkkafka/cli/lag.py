@@ -109,7 +109,6 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for group, offsets in committed.values_by_item.items():
         lags = [replace(ends[tp], committed=offset) for tp, offset in offsets.items()]
-        known = [row.lag for row in lags if row.lag is not None]
         description = described.values_by_item.get(group)
         rows.append(
             {
@@ -117,20 +116,18 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
                 "state": None if description is None else description.state,
                 "members": None if description is None else len(description.members),
                 "partitions": len(lags),
-                "lag": sum(known) if known else None,
+                "lag": tables.sum_of(row.lag for row in lags),
                 "gone": sum(row.gone for row in lags),
-                "unknown": len(lags) - len(known),
+                "unknown": sum(row.lag is None for row in lags),
             }
         )
     rows.sort(key=lambda row: (1 if row["lag"] is None else -row["lag"], row["group"]))
-    if as_json:
-        tables.print_json(rows)
-    else:
-        columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
-        tables.print_table(columns, rows, empty=None if listed.errors else "no consumer groups")
+    columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
+    empty = None if listed.errors else "no consumer groups"
+    tables.print_rows(columns, rows, as_json, empty=empty)
+    if rows and not as_json:
         total = tables.text_of(sum(row["lag"] or 0 for row in rows))
-        if rows:
-            tables.print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
+        tables.print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
     errors = [*listed.errors.values(), *described.errors.values(), *committed.errors.values()]
     # A deleted topic is no error: groups keep its offsets for days.
     unknown = (row.error for row in ends.values() if row.error is not None)
@@ -159,7 +156,8 @@ def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions)
 
 
 def show_lag(session: Session, title: str, committed_of: CommittedOf, options: LagOptions) -> None:
-    """Print the lags, or redraw them until q. Raises OptionError, KafkaError."""
+    """Print the lags, or redraw them until q. Raises OptionError, KafkaError; typer.Exit (1) if
+    those of a partition could not be looked up."""
     if options.interval is not None and not options.watch:
         raise OptionError("--interval is for --watch: give that too")
     interval_s = 2.0 if options.interval is None else options.interval
@@ -169,12 +167,23 @@ def show_lag(session: Session, title: str, committed_of: CommittedOf, options: L
         raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
     with LagReader(session, committed_of, with_ages=options.ages) as reader:
         rows = reader.read()
-        if not options.watch:
-            _print_once(title, rows, options.as_json)
-        elif options.as_json:
-            _print_json_lines(title, reader, rows, interval_s)
-        else:
+        if options.watch and not options.as_json:
             tables.redraw(rows, reader.read, partial(picture, title), interval_s)
+            return
+        while options.watch:  # until Ctrl-C
+            json.dump(document_of(title, rows), sys.stdout)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            tables.pause(interval_s)
+            rows = reader.read()
+    if options.as_json:
+        tables.print_json(document_of(title, rows))
+    else:
+        tables.print_table(COLUMNS, [cells_of(row) for row in rows])
+        tables.print_line(summary_of(title, rows))
+    commands.fail_each(
+        KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None
+    )
 
 
 def committed_of_group(admin: BoundedAdmin, group: str) -> dict[TopicPartition, int | None]:
@@ -225,21 +234,6 @@ class LagReader:
                 self._age_reader.close()
                 self._age_reader = None
         return lags
-
-
-# --- once -------------------------------------------------------------------------------------
-
-
-def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
-    """Print the lags. Raises typer.Exit (1) if those of a partition could not be looked up."""
-    if as_json:
-        tables.print_json(document_of(title, rows))
-    else:
-        tables.print_table(COLUMNS, [cells_of(row) for row in rows])
-        tables.print_line(summary_of(title, rows))
-    commands.fail_each(
-        KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None
-    )
 
 
 def cells_of(row: PartitionLag) -> tuple[Any, ...]:
@@ -301,22 +295,6 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
             for row in rows
         ],
     }
-
-
-# --- repeatedly -------------------------------------------------------------------------------
-
-
-def _print_json_lines(
-    title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float
-) -> None:
-    """Print a line of JSON for these rows, and then for a lookup every `interval_s`, until
-    Ctrl-C."""
-    while True:
-        json.dump(document_of(title, rows), sys.stdout)
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-        tables.pause(interval_s)
-        rows = reader.read()
 
 
 def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) -> Any:

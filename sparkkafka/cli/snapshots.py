@@ -22,6 +22,7 @@ from math import isnan, nan
 from typing import Any, Final, NamedTuple, Self
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes, missing_text
+from sparkkafka.cli.tables import sum_of
 from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -140,12 +141,6 @@ GROUP_ORDERS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "name": lambda row: row.group,
 }
 """The sort keys of topics and groups: the largest value first, equal ones by name."""
-
-
-def sum_of(values: Iterable[Any]) -> Any:
-    """Return the sum of the values that are not None; None if there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 class _RateSample(NamedTuple):

@@ -148,6 +148,16 @@ def print_json(value: Any) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def print_rows(
+    columns: Sequence[str], rows: list[dict[str, Any]], as_json: bool, *, empty: str | None
+) -> None:
+    """Print rows as one JSON document, or as a table with these columns."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, rows, empty=empty)
+
+
 def print_documents(
     documents: Sequence[Any], print_document: Callable[[Any], None], as_json: bool
 ) -> None:
@@ -182,6 +192,12 @@ def print_note(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
+
+
+def sum_of(values: Iterable[Any]) -> Any:
+    """Return the sum of the values that are not None; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def bytes_text(size_bytes: float | None) -> str | None:

@@ -65,11 +65,8 @@ def list_topics(
         }
         for name, topic in described.values_by_item.items()
     ]
-    if as_json:
-        tables.print_json(rows)
-    else:
-        columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
-        tables.print_table(columns, rows, empty=None if described.errors else "no topics")
+    columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
+    tables.print_rows(columns, rows, as_json, empty=None if described.errors else "no topics")
     commands.fail_each(described.errors.values())
 
 
@@ -130,11 +127,10 @@ def describe(context: typer.Context, topics: Names, as_json: commands.AsJson = F
 def _print_topic(document: Mapping[str, Any]) -> None:
     """Print a topic: a line, its settings, and a table of its partitions."""
     rows = document["partitions"]
-    sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
     parts = [
         f"topic {document['topic']}",
         counted(len(rows), "partition"),
-        tables.bytes_text(sum(sizes)) if sizes else None,
+        tables.bytes_text(tables.sum_of(row["size_bytes"] for row in rows)),
         f"id {document['topic_id']}" if document["topic_id"] else None,
         "internal" if document["internal"] else None,
     ]

@@ -35,11 +35,10 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 from typer import Option
 
-from sparkkafka.cli import snapshots
+from sparkkafka.cli import snapshots, tables
 from sparkkafka.cli.checkpoint import batch_documents
 from sparkkafka.cli.commands import session_of
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import print_error, print_line
 from sparkkafka.cli.top import Every, seconds_of_every
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import list_lags, settings_without_group
@@ -99,14 +98,14 @@ def ui(
         responses = Responses(watcher, session, checkpoint or (), dead_letters or ())
         with responses, PageServer(host, port, responses.documents) as server:
             if is_remote:
-                print_error(
+                tables.print_error(
                     f"warning: everybody who reaches {host} port {server.port} can see topics, "
                     "groups and dead letters: there is no authentication"
                 )
             # A script's shell starts it in the background with SIGINT ignored.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             cluster_id = watcher.snapshot.cluster_id
-            print_line(f"watching cluster {cluster_id} at {server.url} until Ctrl-C")
+            tables.print_line(f"watching cluster {cluster_id} at {server.url} until Ctrl-C")
             sys.stdout.flush()
             server.serve()
 
@@ -506,9 +505,13 @@ class Responses:
         self.documents: Mapping[str, Callable[[Query], Any]] = {
             "/api/state": self._state,
             "/api/overview": self._overview,
-            "/api/topics": self._topic_rows,
+            "/api/topics": lambda query: _choose_rows(
+                watcher.snapshot.topics, query, "topic", snapshots.TOPIC_ORDERS, vars
+            ),
             "/api/topic": self._topic,
-            "/api/groups": self._group_rows,
+            "/api/groups": lambda query: _choose_rows(
+                watcher.snapshot.groups, query, "group", snapshots.GROUP_ORDERS, _without_topics
+            ),
             "/api/group": self._group,
             "/api/checkpoints": lambda query: self._checkpoints_cache.document(),
             "/api/dead-letters": lambda query: self._letters_cache.document(),
@@ -559,11 +562,6 @@ class Responses:
             "curves": watcher.curves(records=["", *topics], bytes=["", *topics], lag=["", *groups]),
         }
 
-    def _topic_rows(self, query: Query) -> dict[str, Any]:
-        return _choose_rows(
-            self._watcher.snapshot.topics, query, "topic", snapshots.TOPIC_ORDERS, vars
-        )
-
     def _topic(self, query: Query) -> dict[str, Any]:
         """The document of one topic (`name` of the query): its partitions, its readers, its
         curves."""
@@ -594,10 +592,6 @@ class Responses:
             "partitions": {"total": len(rows), "rows": rows[:MAX_ROWS]},
             "groups": {"total": len(readers), "rows": readers[:DEFAULT_ROWS]},
         }
-
-    def _group_rows(self, query: Query) -> dict[str, Any]:
-        rows = self._watcher.snapshot.groups
-        return _choose_rows(rows, query, "group", snapshots.GROUP_ORDERS, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
         """The document of one group (`name` of the query): its partitions, those with most lag
@@ -633,30 +627,20 @@ class Responses:
         try:
             checkpoint = Checkpoint(location)
             document["stateful"] = checkpoint.is_stateful
-            document["batches"] = [
-                {
-                    "batch": row["batch"],
-                    "finished": row["finished"],
-                    "planned_ms": row["planned_ms"],
-                    "records": snapshots.sum_of(
-                        partition["records"]
-                        for source in row["sources"]
-                        for partition in source["partitions"]
-                    ),
-                    "topics": sorted(
-                        {
-                            partition["topic"]
-                            for source in row["sources"]
-                            for partition in source["partitions"]
-                        }
-                    ),
-                }
-                for row in reversed(batch_documents(checkpoint, count=10, errors=errors))
-            ]
+            document["batches"] = []
+            for row in reversed(batch_documents(checkpoint, count=10, errors=errors)):
+                read = [part for source in row["sources"] for part in source["partitions"]]
+                document["batches"].append(
+                    {
+                        **{name: row[name] for name in ("batch", "finished", "planned_ms")},
+                        "records": tables.sum_of(part["records"] for part in read),
+                        "topics": sorted({part["topic"] for part in read}),
+                    }
+                )
             document["query_id"] = checkpoint.query_id
             lags = list_lags(self._admin, next_offsets(checkpoint, self._admin))
             lags.sort(key=lambda row: -(row.lag or 0))
-            document["lag"] = snapshots.sum_of(row.lag for row in lags)
+            document["lag"] = tables.sum_of(row.lag for row in lags)
             document["partitions"] = {
                 "total": len(lags),
                 "rows": [

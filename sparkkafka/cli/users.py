@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from sparkkafka.cli import commands
-from sparkkafka.cli.tables import print_json, print_line, print_table
+from sparkkafka.cli.tables import print_line, print_rows
 from sparkkafka.client.admin import scram
 from sparkkafka.client.arguments import checked_choice
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS
@@ -54,11 +54,8 @@ def list_users(
         for user, credentials in described.values_by_item.items()
         for credential in credentials
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        empty = None if described.errors else "no users with a SCRAM password"
-        print_table(("user", "mechanism", "iterations"), rows, empty=empty)
+    empty = None if described.errors else "no users with a SCRAM password"
+    print_rows(("user", "mechanism", "iterations"), rows, as_json, empty=empty)
     commands.fail_each(described.errors.values())
 
 
