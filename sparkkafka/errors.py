@@ -39,28 +39,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+FINAL, RETRY, REFRESH = range(3)
+
 
 class ErrorCode(enum.IntEnum):
     """Kafka's error codes: those of Kafka 4.4's `org.apache.kafka.common.protocol.Errors`, with a
     description for users of a Spark job: what went wrong, and what to do.
 
-    A row: number, retriable, refresh, text (with {prefix} before names of settings).
-
-    retriable: the same request may succeed later (Java's RetriableException).
-    refresh: refresh metadata before the retry (Java's InvalidMetadataException).
+    A row: number, retry, text (with {prefix} before names of settings). FINAL: the same request
+    fails again. RETRY: it may succeed later (Java's RetriableException). REFRESH: the same, with
+    refreshed metadata (Java's InvalidMetadataException).
     """
 
     retriable: bool
     refresh: bool
     text: str
 
-    def __new__(cls, number: int, retriable: bool, refresh: bool, text: str) -> ErrorCode:
-        """Make the member of a row: `retriable` and `refresh` as in Java's exception of that
-        code."""
+    def __new__(cls, number: int, retry: int, text: str) -> ErrorCode:
+        """Make the member of a row."""
         row = int.__new__(cls, number)
         row._value_ = number
-        row.retriable = retriable
-        row.refresh = refresh
+        row.retriable = retry >= RETRY
+        row.refresh = retry == REFRESH
         row.text = text
         return row
 
@@ -69,321 +69,298 @@ class ErrorCode(enum.IntEnum):
         """The meaning of the code, for users of Spark."""
         return error_description(self)
 
-    # The facts on one line, the description below; ruff would make six lines of each row.
+    # The facts on one line, a long description below; ruff would make five lines of such a row.
     # fmt: off
-    UNKNOWN_SERVER_ERROR = (-1, False, False,
+    UNKNOWN_SERVER_ERROR = (-1, FINAL,
         "the broker failed in a way that it has no code for; its own log says why")
-    NONE = (0, False, False,
-        "no error")
-    OFFSET_OUT_OF_RANGE = (1, False, False,
+    NONE = (0, FINAL, "no error")
+    OFFSET_OUT_OF_RANGE = (1, FINAL,
         "the partition has no such offset: its records were deleted, the topic was recreated, or "
         "it lies beyond the end")
-    CORRUPT_MESSAGE = (2, True, False,
+    CORRUPT_MESSAGE = (2, RETRY,
         "damaged records: bytes changed on the way or on disk; old brokers also say so for a "
         "record without key in a compacted topic")
-    UNKNOWN_TOPIC_OR_PARTITION = (3, True, True,
+    UNKNOWN_TOPIC_OR_PARTITION = (3, REFRESH,
         "the topic or partition does not exist, or this user may not see it (needs DESCRIBE on "
         "the topic)")
-    INVALID_FETCH_SIZE = (4, False, False,
+    INVALID_FETCH_SIZE = (4, FINAL,
         "the broker takes no fetch of this size; see {prefix}fetch.max.bytes and "
         "{prefix}max.partition.fetch.bytes")
-    LEADER_NOT_AVAILABLE = (5, True, True,
+    LEADER_NOT_AVAILABLE = (5, REFRESH,
         "no broker leads the partition now: an election is under way, or all its replicas are down")
-    NOT_LEADER_OR_FOLLOWER = (6, True, True,
+    NOT_LEADER_OR_FOLLOWER = (6, REFRESH,
         "another broker leads the partition now; new metadata says which")
-    REQUEST_TIMED_OUT = (7, True, False,
+    REQUEST_TIMED_OUT = (7, RETRY,
         "the broker was not done within the request's timeout, as when replicas lag or are down; a "
         "write may still have happened")
-    BROKER_NOT_AVAILABLE = (8, False, False,
-        "the broker that this is about is down")
-    REPLICA_NOT_AVAILABLE = (9, True, True,
+    BROKER_NOT_AVAILABLE = (8, FINAL, "the broker that this is about is down")
+    REPLICA_NOT_AVAILABLE = (9, REFRESH,
         "the partition has no usable replica on this broker yet, or its disk is offline")
-    MESSAGE_TOO_LARGE = (10, False, False,
+    MESSAGE_TOO_LARGE = (10, FINAL,
         "larger than max.message.bytes of the topic (or message.max.bytes of the broker)")
-    STALE_CONTROLLER_EPOCH = (11, False, False,
+    STALE_CONTROLLER_EPOCH = (11, FINAL,
         "between brokers: the request came from a controller that has been replaced")
-    OFFSET_METADATA_TOO_LARGE = (12, False, False,
+    OFFSET_METADATA_TOO_LARGE = (12, FINAL,
         "the text stored with a committed offset is longer than the broker's "
         "offset.metadata.max.bytes")
-    NETWORK_EXCEPTION = (13, True, True,
+    NETWORK_EXCEPTION = (13, REFRESH,
         "the connection broke before the response arrived; a write may still have happened")
-    COORDINATOR_LOAD_IN_PROGRESS = (14, True, False,
+    COORDINATOR_LOAD_IN_PROGRESS = (14, RETRY,
         "this broker has just become the coordinator and is still loading its state; this passes "
         "after a moment")
-    COORDINATOR_NOT_AVAILABLE = (15, True, False,
+    COORDINATOR_NOT_AVAILABLE = (15, RETRY,
         "no broker acts as coordinator now: its internal topic is being created, or has no leader")
-    NOT_COORDINATOR = (16, True, False,
+    NOT_COORDINATOR = (16, RETRY,
         "another broker is the coordinator of this group or transactional id now")
-    INVALID_TOPIC_EXCEPTION = (17, False, False,
+    INVALID_TOPIC_EXCEPTION = (17, FINAL,
         "a topic name has 1 to 249 characters of a-z A-Z 0-9 . _ - and is not '.' or '..'; "
         "Kafka's internal topics take no writes")
-    RECORD_LIST_TOO_LARGE = (18, False, False,
+    RECORD_LIST_TOO_LARGE = (18, FINAL,
         "the batch does not fit into a log segment; lower {prefix}batch.size or raise "
         "segment.bytes of the topic")
-    NOT_ENOUGH_REPLICAS = (19, True, False,
+    NOT_ENOUGH_REPLICAS = (19, RETRY,
         "fewer replicas in sync than the topic's min.insync.replicas, so nothing was written: "
         "start the other replicas' brokers (a full disk ends them)")
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (20, True, False,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (20, RETRY,
         "written by the leader, but fewer replicas are in sync than min.insync.replicas; a second "
         "try may duplicate the records")
-    INVALID_REQUIRED_ACKS = (21, False, False,
+    INVALID_REQUIRED_ACKS = (21, FINAL,
         "the broker does not know this value of {prefix}acks; it takes all, 1 and 0")
-    ILLEGAL_GENERATION = (22, False, False,
+    ILLEGAL_GENERATION = (22, FINAL,
         "the consumer group has a newer generation; the member rejoins")
-    INCONSISTENT_GROUP_PROTOCOL = (23, False, False,
+    INCONSISTENT_GROUP_PROTOCOL = (23, FINAL,
         "the group's other members are of another kind, or share no partition assignor with this "
         "one")
-    INVALID_GROUP_ID = (24, False, False,
-        "no consumer group can have this name; it must not be empty")
-    UNKNOWN_MEMBER_ID = (25, False, False,
+    INVALID_GROUP_ID = (24, FINAL, "no consumer group can have this name; it must not be empty")
+    UNKNOWN_MEMBER_ID = (25, FINAL,
         "the coordinator has removed this member from the group, or never had it; the member "
         "rejoins")
-    INVALID_SESSION_TIMEOUT = (26, False, False,
+    INVALID_SESSION_TIMEOUT = (26, FINAL,
         "the broker allows no such session timeout; its bounds are group.min. and "
         "group.max.session.timeout.ms")
-    REBALANCE_IN_PROGRESS = (27, False, False,
-        "the group is rebalancing; its members must rejoin first")
-    INVALID_COMMIT_OFFSET_SIZE = (28, False, False,
+    REBALANCE_IN_PROGRESS = (27, FINAL, "the group is rebalancing; its members must rejoin first")
+    INVALID_COMMIT_OFFSET_SIZE = (28, FINAL,
         "the offset could not be committed: its record is too large for the offsets topic")
-    TOPIC_AUTHORIZATION_FAILED = (29, False, False,
+    TOPIC_AUTHORIZATION_FAILED = (29, FINAL,
         "this user has no permission on the topic; grant READ to read it, WRITE to write it")
-    GROUP_AUTHORIZATION_FAILED = (30, False, False,
-        "this user has no permission on the group; grant READ")
-    CLUSTER_AUTHORIZATION_FAILED = (31, False, False,
+    GROUP_AUTHORIZATION_FAILED = (30, FINAL, "this user has no permission on the group; grant READ")
+    CLUSTER_AUTHORIZATION_FAILED = (31, FINAL,
         "this user lacks a permission on the cluster (IDEMPOTENT_WRITE for idempotent producers "
         "before Kafka 2.8)")
-    INVALID_TIMESTAMP = (32, False, False,
+    INVALID_TIMESTAMP = (32, FINAL,
         "a record's timestamp lies outside what the topic's message.timestamp.*.max.ms settings "
         "allow")
-    UNSUPPORTED_SASL_MECHANISM = (33, False, False,
+    UNSUPPORTED_SASL_MECHANISM = (33, FINAL,
         "this SASL mechanism is not among the broker's sasl.enabled.mechanisms; compare "
         "{prefix}sasl.mechanism")
-    ILLEGAL_SASL_STATE = (34, False, False,
+    ILLEGAL_SASL_STATE = (34, FINAL,
         "steps of the login came in the wrong order, or a request came before its end")
-    UNSUPPORTED_VERSION = (35, False, False,
+    UNSUPPORTED_VERSION = (35, FINAL,
         "the broker does not support this version of the request: client or broker is too old")
-    TOPIC_ALREADY_EXISTS = (36, False, False,
+    TOPIC_ALREADY_EXISTS = (36, FINAL,
         "the topic exists already, perhaps as one that is still being deleted")
-    INVALID_PARTITIONS = (37, False, False,
+    INVALID_PARTITIONS = (37, FINAL,
         "a topic has at least one partition, and can gain partitions but not lose any")
-    INVALID_REPLICATION_FACTOR = (38, False, False,
+    INVALID_REPLICATION_FACTOR = (38, FINAL,
         "not possible with these brokers: a topic has at least 1 replica, and at most one per "
         "broker that is up")
-    INVALID_REPLICA_ASSIGNMENT = (39, False, False,
+    INVALID_REPLICA_ASSIGNMENT = (39, FINAL,
         "the replicas cannot be placed like that: unknown brokers, one named twice, or partitions "
         "left out")
-    INVALID_CONFIG = (40, False, False,
-        "a setting does not exist, or cannot have this value")
-    NOT_CONTROLLER = (41, True, False,
-        "another node is the controller now; the next attempt goes there")
-    INVALID_REQUEST = (42, False, False,
+    INVALID_CONFIG = (40, FINAL, "a setting does not exist, or cannot have this value")
+    NOT_CONTROLLER = (41, RETRY, "another node is the controller now; the next attempt goes there")
+    INVALID_REQUEST = (42, FINAL,
         "the broker cannot process the request, most likely because of a bug in this client; the "
         "broker's log has more")
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = (43, False, False,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = (43, FINAL,
         "the topic's message format is too old for this (Kafka before 0.11)")
-    POLICY_VIOLATION = (44, False, False,
+    POLICY_VIOLATION = (44, FINAL,
         "the cluster's operators forbid this by a policy (create.topic.policy, "
         "alter.config.policy)")
-    OUT_OF_ORDER_SEQUENCE_NUMBER = (45, False, False,
+    OUT_OF_ORDER_SEQUENCE_NUMBER = (45, FINAL,
         "the producer's sequence numbers have a gap: an earlier batch is missing from the "
         "partition")
-    DUPLICATE_SEQUENCE_NUMBER = (46, False, False,
+    DUPLICATE_SEQUENCE_NUMBER = (46, FINAL,
         "this batch is in the partition already, so it is written")
-    INVALID_PRODUCER_EPOCH = (47, False, False,
+    INVALID_PRODUCER_EPOCH = (47, FINAL,
         "a newer producer has taken over the transactional id, or the coordinator ended this "
         "one's transaction")
-    INVALID_TXN_STATE = (48, False, False,
+    INVALID_TXN_STATE = (48, FINAL,
         "the state of the transaction does not allow this, e.g. a commit while none is open")
-    INVALID_PRODUCER_ID_MAPPING = (49, False, False,
+    INVALID_PRODUCER_ID_MAPPING = (49, FINAL,
         "the transactional id has another producer id now, as after transactional.id.expiration.ms "
         "without use")
-    INVALID_TRANSACTION_TIMEOUT = (50, False, False,
+    INVALID_TRANSACTION_TIMEOUT = (50, FINAL,
         "choose a shorter transaction timeout: the broker's limit is its "
         "transaction.max.timeout.ms")
-    CONCURRENT_TRANSACTIONS = (51, True, False,
+    CONCURRENT_TRANSACTIONS = (51, RETRY,
         "the coordinator is still completing the previous step of this transactional id; this "
         "passes after a moment")
-    TRANSACTION_COORDINATOR_FENCED = (52, False, False,
+    TRANSACTION_COORDINATOR_FENCED = (52, FINAL,
         "between brokers: the request came from a transaction coordinator that has been replaced")
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (53, False, False,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (53, FINAL,
         "this user has no permission on the transactional id; grant WRITE and DESCRIBE")
-    SECURITY_DISABLED = (54, False, False,
+    SECURITY_DISABLED = (54, FINAL,
         "the cluster has no authorizer, so there are no ACLs to show or change")
-    OPERATION_NOT_ATTEMPTED = (55, False, False,
+    OPERATION_NOT_ATTEMPTED = (55, FINAL,
         "not attempted, since another part of the same request failed")
-    KAFKA_STORAGE_ERROR = (56, True, True,
+    KAFKA_STORAGE_ERROR = (56, REFRESH,
         "the disk with the partition's log failed, or is full, on this broker; another replica "
         "takes over if there is one")
-    LOG_DIR_NOT_FOUND = (57, False, False,
+    LOG_DIR_NOT_FOUND = (57, FINAL,
         "the broker has no log directory of this path; see its log.dirs")
-    SASL_AUTHENTICATION_FAILED = (58, False, False,
+    SASL_AUTHENTICATION_FAILED = (58, FINAL,
         "login refused: the user name, password or token is wrong")
-    UNKNOWN_PRODUCER_ID = (59, False, False,
+    UNKNOWN_PRODUCER_ID = (59, FINAL,
         "the broker has forgotten this producer, as when retention deleted all that it wrote")
-    REASSIGNMENT_IN_PROGRESS = (60, False, False,
+    REASSIGNMENT_IN_PROGRESS = (60, FINAL,
         "the partition's replicas are being moved already; wait until that is done")
-    DELEGATION_TOKEN_AUTH_DISABLED = (61, False, False,
-        "delegation tokens are disabled at the broker")
-    DELEGATION_TOKEN_NOT_FOUND = (62, False, False,
-        "the broker has no such delegation token")
-    DELEGATION_TOKEN_OWNER_MISMATCH = (63, False, False,
+    DELEGATION_TOKEN_AUTH_DISABLED = (61, FINAL, "delegation tokens are disabled at the broker")
+    DELEGATION_TOKEN_NOT_FOUND = (62, FINAL, "the broker has no such delegation token")
+    DELEGATION_TOKEN_OWNER_MISMATCH = (63, FINAL,
         "only the owner or a renewer of a delegation token may do this to it")
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (64, False, False,
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (64, FINAL,
         "a connection without login, or with a delegation token as login, cannot manage such "
         "tokens")
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = (65, False, False,
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = (65, FINAL,
         "this user has no permission on the delegation token")
-    DELEGATION_TOKEN_EXPIRED = (66, False, False,
-        "the delegation token has expired; get a new one")
-    INVALID_PRINCIPAL_TYPE = (67, False, False,
+    DELEGATION_TOKEN_EXPIRED = (66, FINAL, "the delegation token has expired; get a new one")
+    INVALID_PRINCIPAL_TYPE = (67, FINAL,
         "the broker takes no principals of this type; the usual one is User")
-    NON_EMPTY_GROUP = (68, False, False,
-        "the group still has members; stop them first")
-    GROUP_ID_NOT_FOUND = (69, False, False,
-        "there is no consumer group of this name")
-    FETCH_SESSION_ID_NOT_FOUND = (70, True, False,
+    NON_EMPTY_GROUP = (68, FINAL, "the group still has members; stop them first")
+    GROUP_ID_NOT_FOUND = (69, FINAL, "there is no consumer group of this name")
+    FETCH_SESSION_ID_NOT_FOUND = (70, RETRY,
         "the broker has dropped the fetch session; the next fetch opens another")
-    INVALID_FETCH_SESSION_EPOCH = (71, True, False,
+    INVALID_FETCH_SESSION_EPOCH = (71, RETRY,
         "client and broker disagree on the state of their fetch session; the next fetch opens "
         "another")
-    LISTENER_NOT_FOUND = (72, True, True,
+    LISTENER_NOT_FOUND = (72, REFRESH,
         "the leader lacks the listener that the client uses; give all brokers the same listener "
         "names")
-    TOPIC_DELETION_DISABLED = (73, False, False,
+    TOPIC_DELETION_DISABLED = (73, FINAL,
         "no topic can be deleted in this cluster (delete.topic.enable=false)")
-    FENCED_LEADER_EPOCH = (74, True, True,
+    FENCED_LEADER_EPOCH = (74, REFRESH,
         "a newer leader has been elected than the client knows; new metadata fixes this")
-    UNKNOWN_LEADER_EPOCH = (75, True, False,
+    UNKNOWN_LEADER_EPOCH = (75, RETRY,
         "the client knows a newer leader than this broker, which will learn it after a moment")
-    UNSUPPORTED_COMPRESSION_TYPE = (76, False, False,
+    UNSUPPORTED_COMPRESSION_TYPE = (76, FINAL,
         "the codec is newer than the request: zstd needs Kafka 2.1 or later on both sides")
-    STALE_BROKER_EPOCH = (77, False, False,
-        "between brokers: the sender has restarted since it sent this")
-    OFFSET_NOT_AVAILABLE = (78, True, False,
+    STALE_BROKER_EPOCH = (77, FINAL, "between brokers: the sender has restarted since it sent this")
+    OFFSET_NOT_AVAILABLE = (78, RETRY,
         "the leader is new and does not know its end offset yet; this passes after a moment")
-    MEMBER_ID_REQUIRED = (79, False, False,
+    MEMBER_ID_REQUIRED = (79, FINAL,
         "the coordinator assigned a member id; the member rejoins with it")
-    PREFERRED_LEADER_NOT_AVAILABLE = (80, True, True,
+    PREFERRED_LEADER_NOT_AVAILABLE = (80, REFRESH,
         "the replica that should lead is down or not in sync, so it was not elected")
-    GROUP_MAX_SIZE_REACHED = (81, False, False,
+    GROUP_MAX_SIZE_REACHED = (81, FINAL,
         "the group takes no more members (group.max.size of the brokers)")
-    FENCED_INSTANCE_ID = (82, False, False,
+    FENCED_INSTANCE_ID = (82, FINAL,
         "another member took over this group.instance.id; each member needs its own")
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = (83, True, True,
-        "no replica that may become leader is up")
-    ELECTION_NOT_NEEDED = (84, True, True,
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = (83, REFRESH, "no replica that may become leader is up")
+    ELECTION_NOT_NEEDED = (84, REFRESH,
         "the partition already has the leader that an election would give it")
-    NO_REASSIGNMENT_IN_PROGRESS = (85, False, False,
+    NO_REASSIGNMENT_IN_PROGRESS = (85, FINAL,
         "no replicas of the partition are being moved, so there is nothing to cancel")
-    GROUP_SUBSCRIBED_TO_TOPIC = (86, False, False,
+    GROUP_SUBSCRIBED_TO_TOPIC = (86, FINAL,
         "the group still reads the topic, so its offsets cannot be deleted; stop it first")
-    INVALID_RECORD = (87, False, False,
+    INVALID_RECORD = (87, FINAL,
         "the broker refused the records; a compacted topic needs a key in each record")
-    UNSTABLE_OFFSET_COMMIT = (88, True, False,
+    UNSTABLE_OFFSET_COMMIT = (88, RETRY,
         "an open transaction has not committed these offsets yet; this passes when it ends")
-    THROTTLING_QUOTA_EXCEEDED = (89, True, False,
+    THROTTLING_QUOTA_EXCEEDED = (89, RETRY,
         "a quota on creating and deleting topics or partitions is used up; try again later")
-    PRODUCER_FENCED = (90, False, False,
+    PRODUCER_FENCED = (90, FINAL,
         "another producer has begun to use this transactional id; give each writer one of its own")
-    RESOURCE_NOT_FOUND = (91, False, False,
+    RESOURCE_NOT_FOUND = (91, FINAL,
         "what the request names does not exist, e.g. the user of a SCRAM password")
-    DUPLICATE_RESOURCE = (92, False, False,
-        "the request names the same thing twice")
-    UNACCEPTABLE_CREDENTIAL = (93, False, False,
+    DUPLICATE_RESOURCE = (92, FINAL, "the request names the same thing twice")
+    UNACCEPTABLE_CREDENTIAL = (93, FINAL,
         "the broker requires a better password, or another number of iterations")
-    INCONSISTENT_VOTER_SET = (94, False, False,
+    INCONSISTENT_VOTER_SET = (94, FINAL,
         "between controllers: one of the two is not a voter for the other")
-    INVALID_UPDATE_VERSION = (95, False, False,
+    INVALID_UPDATE_VERSION = (95, FINAL,
         "the update is based on outdated state, or asks for a level that the cluster does not have")
-    FEATURE_UPDATE_FAILED = (96, False, False,
+    FEATURE_UPDATE_FAILED = (96, FINAL,
         "the cluster's feature levels could not be changed; the controller's log says why")
-    PRINCIPAL_DESERIALIZATION_FAILURE = (97, False, False,
+    PRINCIPAL_DESERIALIZATION_FAILURE = (97, FINAL,
         "between brokers: one could not read the user that another passed on; see "
         "principal.builder.class")
-    SNAPSHOT_NOT_FOUND = (98, False, False,
-        "between controllers: the requested snapshot no longer exists")
-    POSITION_OUT_OF_RANGE = (99, False, False,
-        "between controllers: a read beyond the end of a snapshot")
-    UNKNOWN_TOPIC_ID = (100, True, True,
+    SNAPSHOT_NOT_FOUND = (98, FINAL, "between controllers: the requested snapshot no longer exists")
+    POSITION_OUT_OF_RANGE = (99, FINAL, "between controllers: a read beyond the end of a snapshot")
+    UNKNOWN_TOPIC_ID = (100, REFRESH,
         "this broker has no topic of this id: deleted, recreated, or not known here yet")
-    DUPLICATE_BROKER_REGISTRATION = (101, False, False,
+    DUPLICATE_BROKER_REGISTRATION = (101, FINAL,
         "between brokers: two of them have the same node.id")
-    BROKER_ID_NOT_REGISTERED = (102, False, False,
-        "no broker of this id has joined the cluster")
-    INCONSISTENT_TOPIC_ID = (103, True, True,
+    BROKER_ID_NOT_REGISTERED = (102, FINAL, "no broker of this id has joined the cluster")
+    INCONSISTENT_TOPIC_ID = (103, REFRESH,
         "the topic was recreated: its id in the log or a Fetch response is not the requested one")
-    INCONSISTENT_CLUSTER_ID = (104, False, False,
-        "the request was meant for a cluster with another id")
-    TRANSACTIONAL_ID_NOT_FOUND = (105, False, False,
-        "the cluster has no such transactional id")
-    FETCH_SESSION_TOPIC_ID_ERROR = (106, True, False,
+    INCONSISTENT_CLUSTER_ID = (104, FINAL, "the request was meant for a cluster with another id")
+    TRANSACTIONAL_ID_NOT_FOUND = (105, FINAL, "the cluster has no such transactional id")
+    FETCH_SESSION_TOPIC_ID_ERROR = (106, RETRY,
         "topic ids came and went within a fetch session, as in an upgrade of brokers; the next "
         "fetch opens another")
-    INELIGIBLE_REPLICA = (107, False, False,
+    INELIGIBLE_REPLICA = (107, FINAL,
         "between brokers: a replica cannot be in sync, since its broker is shutting down or fenced")
-    NEW_LEADER_ELECTED = (108, False, False,
+    NEW_LEADER_ELECTED = (108, FINAL,
         "between brokers: the change was made, and has given the partition another leader")
-    OFFSET_MOVED_TO_TIERED_STORAGE = (109, False, False,
+    OFFSET_MOVED_TO_TIERED_STORAGE = (109, FINAL,
         "the offset is no longer on the leader's disk, only in tiered storage")
-    FENCED_MEMBER_EPOCH = (110, False, False,
+    FENCED_MEMBER_EPOCH = (110, FINAL,
         "this member's epoch is outdated, and the group continues without it; it rejoins as a new "
         "member")
-    UNRELEASED_INSTANCE_ID = (111, False, False,
+    UNRELEASED_INSTANCE_ID = (111, FINAL,
         "the member that last used this group.instance.id has not left; stop it, or wait for its "
         "session to end")
-    UNSUPPORTED_ASSIGNOR = (112, False, False,
+    UNSUPPORTED_ASSIGNOR = (112, FINAL,
         "the brokers do not have the requested partition assignor; see group.consumer.assignors")
-    STALE_MEMBER_EPOCH = (113, False, False,
+    STALE_MEMBER_EPOCH = (113, FINAL,
         "the group has a newer epoch; the member learns it with the next heartbeat, then retries")
-    MISMATCHED_ENDPOINT_TYPE = (114, False, False,
+    MISMATCHED_ENDPOINT_TYPE = (114, FINAL,
         "a request for controllers went to a broker, or the reverse; check the bootstrap servers")
-    UNSUPPORTED_ENDPOINT_TYPE = (115, False, False,
+    UNSUPPORTED_ENDPOINT_TYPE = (115, FINAL,
         "this node has no information about endpoints of that type")
-    UNKNOWN_CONTROLLER_ID = (116, False, False,
-        "the cluster has no controller of this id")
-    UNKNOWN_SUBSCRIPTION_ID = (117, False, False,
+    UNKNOWN_CONTROLLER_ID = (116, FINAL, "the cluster has no controller of this id")
+    UNKNOWN_SUBSCRIPTION_ID = (117, FINAL,
         "client metrics were sent for a subscription that has changed; the client requests the new "
         "one")
-    TELEMETRY_TOO_LARGE = (118, False, False,
+    TELEMETRY_TOO_LARGE = (118, FINAL,
         "client metrics take more than the broker's telemetry.max.bytes")
-    INVALID_REGISTRATION = (119, False, False,
+    INVALID_REGISTRATION = (119, FINAL,
         "between brokers: the controller refuses to register a broker, e.g. for its listeners or "
         "features")
-    TRANSACTION_ABORTABLE = (120, False, False,
+    TRANSACTION_ABORTABLE = (120, FINAL,
         "this transaction can only be aborted; the transactional id stays usable")
-    INVALID_RECORD_STATE = (121, False, False,
+    INVALID_RECORD_STATE = (121, FINAL,
         "share groups: the record can no longer be acknowledged, e.g. since its lock expired")
-    SHARE_SESSION_NOT_FOUND = (122, True, False,
+    SHARE_SESSION_NOT_FOUND = (122, RETRY,
         "share groups: the broker has dropped the session; the next fetch opens another")
-    INVALID_SHARE_SESSION_EPOCH = (123, True, False,
+    INVALID_SHARE_SESSION_EPOCH = (123, RETRY,
         "share groups: client and broker disagree on the state of their session; the next fetch "
         "opens another")
-    FENCED_STATE_EPOCH = (124, False, False,
+    FENCED_STATE_EPOCH = (124, FINAL,
         "between brokers: state of a share group came from an owner that has been replaced")
-    INVALID_VOTER_KEY = (125, False, False,
+    INVALID_VOTER_KEY = (125, FINAL,
         "between controllers: a vote was meant for another directory id than this node's")
-    DUPLICATE_VOTER = (126, False, False,
-        "the controller to add is one of the voters already")
-    VOTER_NOT_FOUND = (127, False, False,
-        "the controller to change or remove is none of the voters")
-    INVALID_REGULAR_EXPRESSION = (128, False, False,
+    DUPLICATE_VOTER = (126, FINAL, "the controller to add is one of the voters already")
+    VOTER_NOT_FOUND = (127, FINAL, "the controller to change or remove is none of the voters")
+    INVALID_REGULAR_EXPRESSION = (128, FINAL,
         "the broker cannot read the pattern of a subscription; it takes RE2 syntax")
-    REBOOTSTRAP_REQUIRED = (129, False, False,
+    REBOOTSTRAP_REQUIRED = (129, FINAL,
         "the broker requires the client to reconnect to its bootstrap servers")
-    STREAMS_INVALID_TOPOLOGY = (130, False, False,
+    STREAMS_INVALID_TOPOLOGY = (130, FINAL,
         "Kafka Streams: the description of the application's topology contradicts itself")
-    STREAMS_INVALID_TOPOLOGY_EPOCH = (131, False, False,
+    STREAMS_INVALID_TOPOLOGY_EPOCH = (131, FINAL,
         "Kafka Streams: the group cannot take a topology of this epoch")
-    STREAMS_TOPOLOGY_FENCED = (132, False, False,
+    STREAMS_TOPOLOGY_FENCED = (132, FINAL,
         "Kafka Streams: other instances run a newer topology; update this one")
-    SHARE_SESSION_LIMIT_REACHED = (133, True, False,
+    SHARE_SESSION_LIMIT_REACHED = (133, RETRY,
         "share groups: the broker keeps no more sessions open (group.share.max.share.sessions); "
         "try again later")
-    GROUP_DELETION_FAILED = (134, False, False,
+    GROUP_DELETION_FAILED = (134, FINAL,
         "the group could not be deleted; the broker's message says why")
-    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (135, False, False,
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (135, FINAL,
         "Kafka Streams: the broker could not store the description of the topology")
-    CONTROLLER_ID_NOT_REGISTERED = (136, False, False,
+    CONTROLLER_ID_NOT_REGISTERED = (136, FINAL,
         "between controllers: no controller of this id is registered")
     # fmt: on
 
