@@ -81,7 +81,7 @@ def from_avro(
     Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
     payload that cannot be decoded, unless the option onBadRecord is null.
     """
-    return _decode_column(AVRO, data, options, subject, schema, type)
+    return _decode_column(AVRO, data, options, type, valueSubject=subject, valueSchema=schema)
 
 
 def from_protobuf(
@@ -98,7 +98,8 @@ def from_protobuf(
     `message` is the message's name, by default the first of the file; `subject`, `schema` and
     `type` choose the column's type, and errors are raised, as in `from_avro`.
     """
-    return _decode_column(PROTOBUF, data, options, subject, schema, type, message)
+    names = {"valueSubject": subject, "valueSchema": schema, "valueSchemaMessage": message}
+    return _decode_column(PROTOBUF, data, options, type, **names)
 
 
 def from_json_registry(
@@ -115,7 +116,7 @@ def from_json_registry(
     selects some of its fields, or is the type if there is no schema. Errors are raised as in
     `from_avro`.
     """
-    return _decode_column(JSON, data, options, subject, schema, type)
+    return _decode_column(JSON, data, options, type, valueSubject=subject, valueSchema=schema)
 
 
 def unwrap_debezium(
@@ -141,9 +142,8 @@ def unwrap_debezium(
     from sparkkafka.spark.read.change_columns import split_columns, unwrapped_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    formats = _parse_options(
-        format, options, subject, schema, Side.READ, message, envelope=DEBEZIUM
-    )
+    names = {"valueSubject": subject, "valueSchema": schema, "valueSchemaMessage": message}
+    formats = _parse_options(format, options, Side.READ, names, envelope=DEBEZIUM)
     chosen = _spark_type(type)
     split = None
     if chosen is not None:
@@ -182,7 +182,7 @@ def to_avro(
     Raises OptionError, SchemaError, RegistryError immediately; EncodeError in the query for a value
     that the schema does not allow.
     """
-    return _encode_column(AVRO, data, options, subject, schema, type)
+    return _encode_column(AVRO, data, options, type, valueSubject=subject, valueSchema=schema)
 
 
 def to_protobuf(
@@ -199,7 +199,8 @@ def to_protobuf(
     `message` is the message's name, by default the first of the file; `subject`, `schema` and
     `type` choose the schema, and errors are raised, as in `to_avro`.
     """
-    return _encode_column(PROTOBUF, data, options, subject, schema, type, message)
+    names = {"valueSubject": subject, "valueSchema": schema, "valueSchemaMessage": message}
+    return _encode_column(PROTOBUF, data, options, type, **names)
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -208,15 +209,13 @@ def to_protobuf(
 def _parse_options(
     format: str,
     options: Mapping[str, Any] | None,
-    subject: str | None,
-    schema: str | None,
     side: Side,
-    message: str | None,
+    arguments: Mapping[str, str | None],
     **more: str,
 ) -> FormatOptions:
-    """Parse and check the options of a function, and `more` of them; its arguments `subject`,
-    `schema` and `message` become the options of that name. `side`: READ for from_…, WRITE for to_….
-    Raises OptionError."""
+    """Parse and check the options of a function, and `more` of them; its `arguments` are those that
+    are options too, None if they are not given. `side`: READ for from_…, WRITE for to_…. Raises
+    OptionError."""
     if not isinstance(options, Mapping | None):
         raise OptionError(
             f"options is a dict of options, got a {type(options).__name__}. Pass a schema by its "
@@ -224,11 +223,7 @@ def _parse_options(
         )
     set_options = {**(options or {}), **more}
     names = {name.lower() for name in set_options}
-    for name, value in (
-        ("valueSubject", subject),
-        ("valueSchema", schema),
-        ("valueSchemaMessage", message),
-    ):
+    for name, value in arguments.items():
         if value is not None:
             if name.lower() in names:
                 raise OptionError(f"the argument and the option {name} are both given: remove one")
@@ -260,15 +255,13 @@ def _decode_column(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
-    subject: str | None,
-    schema: str | None,
     type: DataType | str | None,
-    message: str | None = None,
+    **arguments: str | None,
 ) -> Column:
     """Return the column of decoded payloads, for the functions from_…."""
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    formats = _parse_options(format, options, subject, schema, Side.READ, message)
+    formats = _parse_options(format, options, Side.READ, arguments)
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
@@ -282,13 +275,11 @@ def _encode_column(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
-    subject: str | None,
-    schema: str | None,
     type: DataType | str | None,
-    message: str | None = None,
+    **arguments: str | None,
 ) -> Column:
     """Return the column of encoded values, for the functions to_…."""
-    formats = _parse_options(format, options, subject, schema, Side.WRITE, message)
+    formats = _parse_options(format, options, Side.WRITE, arguments)
     column, depth = formats.value, formats.recursive_fields_max_depth
     spark_type = _spark_type(type)
     if spark_type is not None and depth is not None:
