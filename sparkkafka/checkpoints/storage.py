@@ -86,6 +86,15 @@ class Storage(ABC):
         CheckpointError if another process holds it."""
         return contextlib.nullcontext()
 
+    @contextlib.contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        """Raise CheckpointError, which names the file, for an OSError in the block."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise CheckpointError(f"{self.location_of(name)}: {reason}") from error
+
 
 def storage_of(location: str | Path) -> Storage:
     """Return the storage of a path or URL.
@@ -158,7 +167,7 @@ class LocalStorage(Storage):
     def entries(self, name: str = "") -> list[StorageEntry]:
         """List a folder of the checkpoint ("": its root) by name; [] if it does not exist."""
         folder = self._root / name
-        try:
+        with self._errors_of(name), contextlib.suppress(FileNotFoundError):
             # The path of the checkpoint may contain links; nothing in the checkpoint is one.
             if name and stat.S_ISLNK(folder.lstat().st_mode):
                 raise _link_error(self.location_of(name))
@@ -170,47 +179,38 @@ class LocalStorage(Storage):
                     listed.append(StorageEntry(file.name, is_file, status.st_size, status.st_mtime))
                     if len(listed) > MAX_FILES:
                         raise _too_many_files_error(self.location_of(name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
-        return sorted(listed)
+            return sorted(listed)
+        return []
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, None if it does not exist. Links, pipes, folders, and files
         above MAX_FILE_BYTES are errors."""
-        try:
-            # O_NONBLOCK: opening a named pipe would wait for a writer.
-            file = os.open(
-                self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EMLINK):  # a link; EMLINK on FreeBSD
-                raise _link_error(self.location_of(name)) from None
-            raise _os_error(self.location_of(name), error) from error
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(file)
-            raise CheckpointError(
-                f"{self.location_of(name)} is not a file: Spark writes only files"
-            )
-        with os.fdopen(file, "rb", buffering=0) as opened:
-            check_size(self.location_of(name), status.st_size)
+        with self._errors_of(name), contextlib.suppress(FileNotFoundError):
             try:
-                content = opened.read(MAX_FILE_BYTES + 1)
+                # O_NONBLOCK: opening a named pipe would wait for a writer.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                file = os.open(self._root / name, flags)
             except OSError as error:
-                raise _os_error(self.location_of(name), error) from error
-        check_size(self.location_of(name), len(content))
-        return content
+                if error.errno in (errno.ELOOP, errno.EMLINK):  # a link; EMLINK on FreeBSD
+                    raise _link_error(self.location_of(name)) from None
+                raise
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                os.close(file)
+                raise _no_file_error(self.location_of(name))
+            with os.fdopen(file, "rb", buffering=0) as opened:
+                check_size(self.location_of(name), status.st_size)
+                content = opened.read(MAX_FILE_BYTES + 1)
+            check_size(self.location_of(name), len(content))
+            return content
+        return None
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Write a file, with its checksum file if others in the folder have one. The file is
         replaced in one step, so that a crash leaves the old or the new one."""
         target = self._root / name
         checksum_file = target.with_name(f".{target.name}.crc")
-        try:
+        with self._errors_of(name):
             target.parent.mkdir(parents=True, exist_ok=True)
             checksum = checksum and any(target.parent.glob(".*.crc"))
             temporary = _write_temporary(target, content)
@@ -222,18 +222,14 @@ class LocalStorage(Storage):
             _flush_folder(target.parent)
             if checksum:
                 _write_temporary(checksum_file, checksums(content)).replace(checksum_file)
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists, and its checksum file."""
         target = self._root / name
-        try:
+        with self._errors_of(name):
             target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
             target.unlink(missing_ok=True)
             _flush_folder(target.parent)
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
 
 
 def _write_temporary(target: Path, content: bytes) -> Path:
@@ -298,10 +294,8 @@ class ArrowStorage(Storage):
         from pyarrow import fs
 
         folder = self._full_path(name)
-        try:
+        with self._errors_of(name):
             files = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
         if len(files) > MAX_FILES:
             raise _too_many_files_error(self.location_of(name))
         return sorted(
@@ -320,23 +314,18 @@ class ArrowStorage(Storage):
         from pyarrow import fs
 
         path = self._full_path(name)
-        try:
+        with self._errors_of(name), contextlib.suppress(FileNotFoundError):
             info = self._filesystem.get_file_info(path)
             if info.type == fs.FileType.NotFound:
                 return None
             if info.type != fs.FileType.File:
-                raise CheckpointError(
-                    f"{self.location_of(name)} is not a file: Spark writes only files"
-                )
+                raise _no_file_error(self.location_of(name))
             check_size(self.location_of(name), info.size or 0)
             with self._filesystem.open_input_stream(path) as file:
                 content = bytes(file.read(MAX_FILE_BYTES + 1))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
-        check_size(self.location_of(name), len(content))
-        return content
+            check_size(self.location_of(name), len(content))
+            return content
+        return None
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Write a file; `checksum` is not used. Where files can be renamed (`_renames`), it is
@@ -344,7 +333,7 @@ class ArrowStorage(Storage):
         path = self._full_path(name)
         target = path
         folder, _, base = path.rpartition("/")
-        try:
+        with self._errors_of(name):
             if self._renames:
                 self._filesystem.create_dir(folder, recursive=True)
                 target = f"{folder}/.{base}.{uuid.uuid4().hex}.tmp"
@@ -352,17 +341,11 @@ class ArrowStorage(Storage):
                 file.write(content)
             if self._renames:
                 self._filesystem.move(target, path)
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        try:
+        with self._errors_of(name), contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full_path(name))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise _os_error(self.location_of(name), error) from error
 
     def _full_path(self, name: str) -> str:
         """Return the path of a file in the file system."""
@@ -387,10 +370,9 @@ def _link_error(where: str) -> CheckpointError:
     )
 
 
+def _no_file_error(where: str) -> CheckpointError:
+    return CheckpointError(f"{where} is not a file: Spark writes only files")
+
+
 def _too_many_files_error(where: str) -> CheckpointError:
     return CheckpointError(f"{where} has more than {MAX_FILES:,} files: is it a checkpoint?")
-
-
-def _os_error(where: str, error: OSError) -> CheckpointError:
-    """Return the error for a failed call of the file system."""
-    return CheckpointError(f"{where}: {error.strerror or error}")
