@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Final, NamedTuple
@@ -39,6 +40,7 @@ from sparkkafka.client.net import connecting
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
 from sparkkafka.config.client_settings import parse_admin_settings, parse_producer_settings
+from sparkkafka.config.kinds import address_text
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.parsed_options import ParsedOptions
@@ -69,15 +71,16 @@ class _Probe(request_driver.ApiHandler[str, None]):
     def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         return [(items[0], request_driver.Outcome(response.error_code))]
 
-    def refusal(self, admin: BoundedAdmin, name: str) -> errors.KafkaError | None:
-        """Send the request about `name`. Return the broker's refusal, whose text has the ACL to
-        grant (`acl`); None if the user may use it: an error of `expected_codes` comes only after
-        the check of ACLs."""
+    def finding(self, admin: BoundedAdmin, name: str, about: str) -> Finding:
+        """Return whether the user may use `name`. The broker's refusal has the ACL to grant
+        (`acl`); an error of `expected_codes` comes only after the check of ACLs."""
         with admin.cluster_and_deadline() as (cluster, deadline):
             route = request_driver.ToCoordinator(cluster, self.coordinator_type)
             results = request_driver.call_each(cluster, [name], self, route, deadline, self.purpose)
         error = results.errors.get(name)
-        return None if error is not None and error.code in self.expected_codes else error
+        if error is None or error.code in self.expected_codes:
+            return ok(f"{about} ACLs", f"{self.acl.partition(' ')[0]} allowed")
+        return problem(f"{about} ACLs", error)
 
 
 class _ReadGroup(_Probe):
@@ -343,21 +346,12 @@ def cluster_findings(
         for topic in topics:
             yield from topic_findings(admin, topic, job)
         if group is not None:
-            yield _acl_finding(admin, _ReadGroup(), group, f"group {group}")
+            yield _ReadGroup().finding(admin, group, f"group {group}")
         if prefix is not None:
             name = f"{prefix}{DECISIONS}"
-            yield _acl_finding(admin, _ReadGroup(), name, f"group {name}")
-            probe = _WriteTransactions()
-            yield _acl_finding(admin, probe, name, f"transactional ids {prefix}…")
+            yield _ReadGroup().finding(admin, name, f"group {name}")
+            yield _WriteTransactions().finding(admin, name, f"transactional ids {prefix}…")
             yield from internal_findings(admin, count)
-
-
-def _acl_finding(admin: BoundedAdmin, probe: _Probe, name: str, about: str) -> Finding:
-    """Return whether the probe's operation on the group or transactional id `name` is allowed."""
-    refusal = probe.refusal(admin, name)
-    if refusal is None:
-        return ok(f"{about} ACLs", f"{probe.acl.partition(' ')[0]} allowed")
-    return problem(f"{about} ACLs", refusal)
 
 
 def clock_finding(admin: BoundedAdmin) -> Finding:
@@ -408,7 +402,7 @@ def _server_findings(
 ) -> Iterator[Finding]:
     """Check the name, the socket, TLS, SASL and the API versions of one server, in this order, up
     to the first failure."""
-    server = connecting.address_text(host, port)
+    server = address_text(host, port)
     addresses = connecting.addresses_of(host)
     if not addresses:
         yield problem(
@@ -446,7 +440,7 @@ def _tls_findings(
     host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check the TLS connection and the certificates of one server."""
-    server = connecting.address_text(host, port)
+    server = address_text(host, port)
     context, settings = security.context, security.tls_settings
     if context is None or settings is None:
         return
@@ -475,19 +469,17 @@ def _tls_findings(
 
 def _versions_finding(server: str, connection: Connection) -> Finding:
     """Check that broker and client have a version of each API in common."""
-    release = release_of_broker(connection)
+    about, release = f"{server} API versions", release_of_broker(connection)
     missing = sorted(
         request.API_NAME
         for key, request in REQUESTS.items()
         if key in connection.versions and not connection.supports(request)
     )
     if missing:
-        return problem(f"{server} API versions", f"no version in common of {errors.some(missing)}")
+        return problem(about, f"no version in common of {errors.some(missing)}")
     if not release:
-        return problem(
-            f"{server} API versions", "older than Kafka 2.1, the first that is supported"
-        )
-    return ok(f"{server} API versions", f"those of Kafka {release}, by its response to ApiVersions")
+        return problem(about, "older than Kafka 2.1, the first that is supported")
+    return ok(about, f"those of Kafka {release}, by its response to ApiVersions")
 
 
 def broker_findings(
@@ -550,12 +542,6 @@ def client_certificate_findings(owner: str, settings: TlsSettings) -> Iterator[F
         yield from certificate_findings(owner, certificates)
 
 
-def certificate_findings(owner: str, certificates: Iterable[Any]) -> Iterator[Finding]:
-    """Check a chain of certificates, the leaf first, which `owner` (a server or client) has."""
-    for number, certificate in enumerate(certificates):
-        yield certificate_finding(owner, certificate, is_leaf=number == 0)
-
-
 def chain_of(tls: Any) -> list[Any]:
     """Return the server's certificate and those of its authorities, parsed by `cryptography`. If
     Python does not have the chain, only the server's is returned."""
@@ -579,9 +565,10 @@ def chain_of(tls: Any) -> list[Any]:
     return [x509.load_der_x509_certificate(der) for der in ders]
 
 
-def certificate_finding(owner: str, certificate: Any, *, is_leaf: bool) -> Finding:
-    """Check how long a certificate is still valid. It is a problem if fewer than 30 days and less
-    than a third of its validity are left: a certificate valid for a day is renewed daily."""
+def certificate_findings(owner: str, certificates: Iterable[Any]) -> Iterator[Finding]:
+    """Check how long a chain of certificates, the leaf first, which `owner` (a server or client)
+    has, is still valid. It is a problem if fewer than 30 days and less than a third of its validity
+    are left: a certificate valid for a day is renewed daily."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -589,22 +576,23 @@ def certificate_finding(owner: str, certificate: Any, *, is_leaf: bool) -> Findi
         rows = name.get_attributes_for_oid(NameOID.COMMON_NAME)
         return str(rows[0].value) if rows else name.rfc4514_string()
 
-    end = certificate.not_valid_after_utc
-    remaining = end - datetime.datetime.now(datetime.UTC)
-    remaining_text: str | None = f"{remaining.days} days"
-    if remaining.days < 2:
-        remaining_text = duration_text(max(remaining.total_seconds(), 0))
-    about = f"{owner} certificate {common_name(certificate.subject)}"
-    text = f"of {common_name(certificate.issuer)}, {remaining_text} left"
-    if is_leaf:
-        try:
-            extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            text += f", for {errors.some((str(name.value) for name in extension.value), limit=8)}"
-        except x509.ExtensionNotFound:
-            pass
-    if remaining.days < 30 and remaining < (end - certificate.not_valid_before_utc) / 3:
-        return problem(about, f"{text}: renew it before {end:%Y-%m-%d}")
-    return ok(about, text)
+    for number, certificate in enumerate(certificates):
+        end = certificate.not_valid_after_utc
+        remaining = end - datetime.datetime.now(datetime.UTC)
+        remaining_text: str | None = f"{remaining.days} days"
+        if remaining.days < 2:
+            remaining_text = duration_text(max(remaining.total_seconds(), 0))
+        about = f"{owner} certificate {common_name(certificate.subject)}"
+        text = f"of {common_name(certificate.issuer)}, {remaining_text} left"
+        if number == 0:
+            with suppress(x509.ExtensionNotFound):
+                extensions = certificate.extensions
+                names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+                text += f", for {errors.some((str(name.value) for name in names), limit=8)}"
+        if remaining.days < 30 and remaining < (end - certificate.not_valid_before_utc) / 3:
+            yield problem(about, f"{text}: renew it before {end:%Y-%m-%d}")
+        else:
+            yield ok(about, text)
 
 
 # --- topics -----------------------------------------------------------------------------------

@@ -230,7 +230,12 @@ def reset(
         described, failures = _describe_groups(admin, [group])
         _check_no_members(described.get(group), failures.get(group))
         is_share_group = isinstance(described.get(group), ShareGroupDescription)
-        committed = _committed_offsets(admin, group, is_share_group=is_share_group)
+        if is_share_group:  # of which the start offsets are set
+            positions = admin.list_share_group_offsets(group).all()
+            committed = {tp: row.start_offset for tp, row in positions.items() if row is not None}
+        else:
+            rows = admin.list_consumer_group_offsets(group).all()
+            committed = {tp: row.offset for tp, row in rows.items() if row is not None}
         partitions = _choose_partitions(admin, group, committed, topic or ())
         first = offsets_of(admin, partitions, OffsetSpec.earliest())
         end = offsets_of(admin, partitions, OffsetSpec.latest())
@@ -265,17 +270,6 @@ def reset(
         elif execute:
             admin.alter_consumer_group_offsets(group, plan).all()
     _print_plan(group, plan, committed, execute, as_json)
-
-
-def _committed_offsets(
-    admin: Admin, group: str, *, is_share_group: bool
-) -> dict[TopicPartition, int]:
-    """Return the group's committed offsets by partition; of a share group the start offsets."""
-    if is_share_group:
-        positions = admin.list_share_group_offsets(group).all()
-        return {tp: row.start_offset for tp, row in positions.items() if row is not None}
-    committed = admin.list_consumer_group_offsets(group).all()
-    return {tp: row.offset for tp, row in committed.items() if row is not None}
 
 
 def _check_no_members(

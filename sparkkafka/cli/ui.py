@@ -43,7 +43,7 @@ from sparkkafka.cli.top import Every, seconds_of_every
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import list_lags, settings_without_group
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.kinds import is_loopback
+from sparkkafka.config.kinds import address_text, is_loopback
 from sparkkafka.errors import KafkaError, OptionError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -213,8 +213,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}/"
+        return f"http://{address_text(self._host, self.port)}/"
 
     def is_own_host(self, header: str | None) -> bool:
         """Return whether a Host header names this server: by an IP address, as localhost, by the

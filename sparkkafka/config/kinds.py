@@ -315,6 +315,11 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
 servers = Kind("host:port,host:port,…", parse_servers)
 
 
+def address_text(host: str, port: int) -> str:
+    """Return host:port; an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class HttpUrl(NamedTuple):
     """A parsed http:// or https:// URL. Its text leaves out the query, which may contain a key."""
 
@@ -325,8 +330,8 @@ class HttpUrl(NamedTuple):
     query: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.path}"
+        address = address_text(self.host, self.port)
+        return f"{'https' if self.secure else 'http'}://{address}{self.path}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -376,16 +381,12 @@ class MetricsAddress(NamedTuple):
     key: bytes
 
     def __repr__(self) -> str:
-        return f"MetricsAddress({self._address}/***)"
-
-    @property
-    def _address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"MetricsAddress({address_text(self.host, self.port)}/***)"
 
     @property
     def text(self) -> str:
         """The option's text: 10.0.0.7:40123/6f1c…"""
-        return f"{self._address}/{self.key.hex()}"
+        return f"{address_text(self.host, self.port)}/{self.key.hex()}"
 
 
 @kind("the value in sparkkafka.metrics(…).options")

@@ -55,6 +55,13 @@ def _client_settings(options: Mapping[str, Any], known: Mapping[str, Option]) ->
     return settings
 
 
+def _warn_once(warned: set[str], text: str) -> None:
+    """Log a warning, unless the same one is in `warned`, the first hundred that were logged."""
+    if text not in warned and len(warned) < 100:
+        warned.add(text)
+        log.warning("metrics: %s", text)
+
+
 class Lookups:
     """Looks up at the brokers in a thread, every `every_s` seconds until it is closed: current lags
     (also of a query that hangs), their ages, and open transactions.
@@ -136,7 +143,7 @@ class Lookups:
                     owner, started_at_s = owners[tid], state.started_ms / 1000
                     oldest[owner] = min(started_at_s, oldest.get(owner, started_at_s))
         except UnsupportedVersionError as error:  # before Kafka 3.0
-            self._warn_once(f"the oldest open transaction is not known: {error}")
+            _warn_once(self._warned, f"the oldest open transaction is not known: {error}")
         except KafkaError as error:
             self._count_failure("transactions", error)
         for query_id in prefixes:
@@ -145,13 +152,7 @@ class Lookups:
     def _count_failure(self, what: str, error: Exception) -> None:
         """Count a failed lookup, and log it once."""
         self._aggregator.count_lookup_failure()
-        self._warn_once(f"{what} were not looked up: {error}")
-
-    def _warn_once(self, text: str) -> None:
-        """Log a warning, unless the same one was logged before."""
-        if text not in self._warned and len(self._warned) < 100:
-            self._warned.add(text)
-            log.warning("metrics: %s", text)
+        _warn_once(self._warned, f"{what} were not looked up: {error}")
 
 
 WAIT_S: Final = 0.5
@@ -363,9 +364,7 @@ class QueryMetrics(StreamingQueryListener):
             sources = kafka_sources(progress)
         except OptionError as error:
             sources = []
-            if str(error) not in self._warned and len(self._warned) < 100:
-                self._warned.add(str(error))
-                log.warning("metrics of query %s lack its sources: %s", query_id, error)
+            _warn_once(self._warned, f"those of query {query_id} lack its sources: {error}")
         self._aggregator.add_batch(query_id, sources, dict(progress.durationMs))
 
     def onQueryIdle(self, event: Any) -> None:

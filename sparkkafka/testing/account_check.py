@@ -29,11 +29,12 @@ from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.connecting import BootstrapServers, address_text, connect, start_tls
+from sparkkafka.client.net.connecting import BootstrapServers, connect, start_tls
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
+from sparkkafka.config.kinds import address_text
 from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,

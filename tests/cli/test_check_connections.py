@@ -13,7 +13,7 @@ from sparkkafka.cli.check import (
     OK,
     PROBLEM,
     UNKNOWN,
-    certificate_finding,
+    certificate_findings,
     ok,
 )
 from sparkkafka.protocol.messages import release_of
@@ -29,7 +29,7 @@ from tests.support.certificates import signed
 def test_a_certificate_must_be_renewed_in_the_last_third_of_its_life(days, mark):
     identity = signed("broker", signed("authority"), hosts=("localhost",), days=days)
     certificate = x509.load_pem_x509_certificate(identity.pem.encode())
-    finding = certificate_finding("h:1", certificate, is_leaf=True)
+    (finding,) = certificate_findings("h:1", [certificate])
     assert finding.mark == mark
     assert "for localhost" in finding.text
     assert ("renew it" in finding.text) == (mark == PROBLEM)

@@ -24,9 +24,9 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, NetworkMetrics
-from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.values import Results
 from sparkkafka.config.client_settings import parse_admin_settings
+from sparkkafka.config.kinds import address_text
 from sparkkafka.errors import KafkaError
 
 T = TypeVar("T")

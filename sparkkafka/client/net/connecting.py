@@ -33,6 +33,7 @@ from sparkkafka.client.auth.tls import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ResponseReader
 from sparkkafka.client.values import Address
+from sparkkafka.config.kinds import address_text
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.protocol.framing import Framing, is_tls
@@ -212,11 +213,6 @@ def start_tls(
         tls.close()
         raise
     return tls
-
-
-def address_text(host: str, port: int) -> str:
-    """Return `host:port`, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class BootstrapServers:

@@ -31,7 +31,7 @@ from sparkkafka.client.metrics import NetworkMetrics
 from sparkkafka.client.net import connecting
 from sparkkafka.client.net.frames import FrameBuffer, RequestWriter, ResponseReader
 from sparkkafka.client.values import checked_topic
-from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.kinds import INT32_MAX, address_text
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.protocol import messages
@@ -75,7 +75,7 @@ class Connection:
         self._input_poll.register(sock, select.POLLIN)
         context = sock.context if isinstance(sock, ssl.SSLSocket) else None
         self._listener = connecting.Listener(
-            connecting.address_text(host, port),
+            address_text(host, port),
             host,
             connecting.peer_of(sock),
             options.security.protocol,
@@ -119,10 +119,10 @@ class Connection:
         cannot be resolved, or a store that cannot be read.
         """
         try:
-            with connecting.kafka_errors_only(connecting.address_text(host, port)):
+            with connecting.kafka_errors_only(address_text(host, port)):
                 return cls._open(host, port, options, deadline, metrics)
         except errors.KafkaError as error:
-            options.hooks.failed(connecting.address_text(host, port), error)
+            options.hooks.failed(address_text(host, port), error)
             raise
 
     @classmethod
@@ -145,7 +145,7 @@ class Connection:
                 security.context,
                 security.tls_settings,
                 host,
-                connecting.address_text(host, port),
+                address_text(host, port),
                 opening_deadline,
                 options.prefix,
             )
@@ -246,7 +246,7 @@ class Connection:
         return deadline
 
     def __str__(self) -> str:
-        return connecting.address_text(self.host, self.port)
+        return address_text(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Self
 from sparkkafka.client.arguments import ClientBase, as_bytes, checked_headers, checked_int
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, SendMetrics
-from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.producer.futures import (
     Delivery,
     OutcomeNotifier,
@@ -46,7 +45,7 @@ from sparkkafka.client.producer.producer_records import (
 from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
-from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.kinds import INT32_MAX, address_text
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
