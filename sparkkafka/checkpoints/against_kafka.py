@@ -11,12 +11,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, DecodeError, UnknownTopicError, counted
-from sparkkafka.spark.decision_text import (
-    Decision,
-    WriterNames,
-    is_decision,
-    latest_decision,
-)
+from sparkkafka.spark.decision_text import Decision, WriterNames, is_decision, latest_decision
 
 
 class Position(NamedTuple):

@@ -28,7 +28,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.arguments import checked_choice, normalized_name
 from sparkkafka.errors import KafkaError, OptionError, counted, some
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Principals = Annotated[
     list[str] | None, Option("--principal", metavar="User:NAME", help="The user; may be repeated.")

@@ -27,7 +27,7 @@ from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @dataclass(frozen=True)

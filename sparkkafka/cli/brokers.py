@@ -18,7 +18,7 @@ from sparkkafka.client.values import Broker
 from sparkkafka.errors import KafkaError, OptionError, some
 from sparkkafka.protocol.messages import REQUESTS, release_of
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.callback()

@@ -35,12 +35,12 @@ from sparkkafka.schemas.envelopes.other_envelopes import form_of
 from sparkkafka.schemas.envelopes.semantic_types import value_type
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Change data capture.")
+app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Change data capture: check."""
+    """Change data capture."""
 
 
 @app.command("check")

@@ -193,7 +193,7 @@ def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
     return min(measured)  # the faster request has the smaller error
 
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 OK: Final = "ok"
 PROBLEM: Final = "!!"

@@ -29,7 +29,7 @@ from sparkkafka.errors import (
     some,
 )
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Dir = Annotated[
     str,

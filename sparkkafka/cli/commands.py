@@ -147,10 +147,6 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.commands:
             command: Any = typer.main.get_command(import_module(f"sparkkafka.cli.{cmd_name}").app)
             command.name = cmd_name
-            completion = ("install_completion", "show_completion")
-            command.params = [
-                parameter for parameter in command.params if parameter.name not in completion
-            ]
             _prepare_parameters(command, ctx)
             _add_shared_options(command, self.params)
             self.commands[cmd_name] = command

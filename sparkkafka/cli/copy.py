@@ -26,7 +26,7 @@ from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError, UnknownTopicError, counted
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class RateLimit:

@@ -19,7 +19,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
 from sparkkafka.protocol.constants import NO_OFFSET
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Groups = Annotated[
     list[str],
@@ -269,7 +269,22 @@ def reset(
             admin.alter_share_group_offsets(group, plan).all()
         elif execute:
             admin.alter_consumer_group_offsets(group, plan).all()
-    _print_plan(group, plan, committed, execute, as_json)
+    changes = [
+        {
+            **tp._asdict(),
+            "from": committed.get(tp),
+            "to": offset,
+            "change": None if tp not in committed else offset - committed[tp],
+        }
+        for tp, offset in plan.items()
+    ]
+    if as_json:
+        tables.print_json({"group": group, "executed": execute, "partitions": changes})
+        return
+    tables.print_table(("topic", "partition", "from", "to", "change"), changes)
+    done = "was reset" if len(changes) == 1 else "were reset"
+    outcome = done if execute else "would be reset; give --execute to do it"
+    tables.print_line(f"group {group}: {counted(len(changes), 'partition')} {outcome}")
 
 
 def _check_no_members(
@@ -313,32 +328,6 @@ def _choose_partitions(
                 )
         chosen |= {TopicPartition(name, number) for number in named}
     return sorted(chosen)
-
-
-def _print_plan(
-    group: str,
-    plan: Mapping[TopicPartition, int],
-    committed: Mapping[TopicPartition, int],
-    executed: bool,
-    as_json: bool,
-) -> None:
-    """Print the offsets before and after a reset."""
-    rows = [
-        {
-            **tp._asdict(),
-            "from": committed.get(tp),
-            "to": offset,
-            "change": None if tp not in committed else offset - committed[tp],
-        }
-        for tp, offset in plan.items()
-    ]
-    if as_json:
-        tables.print_json({"group": group, "executed": executed, "partitions": rows})
-        return
-    tables.print_table(("topic", "partition", "from", "to", "change"), rows)
-    done = "was reset" if len(rows) == 1 else "were reset"
-    outcome = done if executed else "would be reset; give --execute to do it"
-    tables.print_line(f"group {group}: {counted(len(rows), 'partition')} {outcome}")
 
 
 # --- delete -----------------------------------------------------------------------------------

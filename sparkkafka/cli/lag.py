@@ -28,7 +28,7 @@ from sparkkafka.errors import (
     some,
 )
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
 BAR_CELLS: Final = 30

@@ -42,7 +42,7 @@ from sparkkafka.config.source import TIERED_OFFSETS
 from sparkkafka.errors import DecodeError, KafkaTimeoutError, OptionError, counted, some
 from sparkkafka.protocol.records import arrow
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command("read")

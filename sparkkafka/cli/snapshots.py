@@ -211,18 +211,14 @@ class History:
         …, "points": […]}]}. A point is None where the value is not known."""
         with self._lock:
             document: dict[str, Any] = {"times_ms": list(self._times_ms)}
+            unknown = array("d", [nan]) * len(self._times_ms)
             for kind, chosen in names.items():
+                curves = {name: self._curves.get((kind, name), unknown) for name in chosen}
                 document[kind] = [
-                    {"name": name, "points": self._points((kind, name))} for name in chosen
+                    {"name": name, "points": [None if isnan(value) else value for value in curve]}
+                    for name, curve in curves.items()
                 ]
             return document
-
-    def _points(self, key: tuple[str, str]) -> list[float | None]:
-        """Return the values of a curve, None where a snapshot has none."""
-        curve = self._curves.get(key)
-        if curve is None:
-            return [None] * len(self._times_ms)
-        return [None if isnan(value) else value for value in curve]
 
 
 class Collector:

@@ -16,7 +16,7 @@ from sparkkafka.cli import snapshots, tables
 from sparkkafka.cli.commands import AsJson, seconds_of, session_of
 from sparkkafka.errors import OptionError, counted
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Sort = Literal["rate", "size", "name"]
 BROKER_COLUMNS: Final = (

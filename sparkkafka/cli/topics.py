@@ -18,7 +18,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnknownTopicError, counted
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Names = Annotated[
     list[str],

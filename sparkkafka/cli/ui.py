@@ -46,7 +46,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import address_text, is_loopback
 from sparkkafka.errors import KafkaError, OptionError
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()

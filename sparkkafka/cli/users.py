@@ -20,7 +20,7 @@ from sparkkafka.config.security.references import MAX_BYTES, read_text
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 Mechanisms = Annotated[
     list[str] | None,

@@ -37,7 +37,7 @@ from sparkkafka.config.option_table import Side
 from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError, counted
 from sparkkafka.protocol.records.arrow import binary_array
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command("write")
