@@ -152,9 +152,7 @@ def _split_lines(text: bytes, delimiter: bytes) -> pa.Array:
 def _split_keys(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
     """Split each line at its first delimiter; a line without one has a null key."""
     key_lengths = arrow.to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
-    _, offset_buffer, data = lines.buffers()
-    data = data if data is not None else pa.py_buffer(b"")
-    offsets = np.frombuffer(offset_buffer, np.int32)[lines.offset :][: len(lines) + 1]
+    offsets, data = arrow.blob_offsets(lines), lines.buffers()[2] or pa.py_buffer(b"")
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     has_key = key_lengths >= 0
     keys = gather(data, starts, np.where(has_key, key_lengths, -1))  # -1: null
@@ -190,6 +188,14 @@ _JSON_FIELDS: Final = {
     "key_schema_id": pa.int64(),
     "value_schema_id": pa.int64(),
 }
+
+
+_JSON_SCHEMA: Final = pa.schema(
+    {
+        name: RECORD_SCHEMA.field(name).type
+        for name in ("key", "value", "headers", "partition", "timestamp")
+    }
+)
 
 
 def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator[NumberedRows]:
@@ -233,17 +239,19 @@ def _parse_together(decoder: Decoder, text: bytes, first_number: int) -> Numbere
     partitions, times_ms = (arrow.or_zero(columns[name]) for name in ("partition", "ts"))
     if (partitions < 0).any() or (times_ms < 0).any() or (times_ms > _MAX_TIME_MS).any():
         return None
-    keys, values = columns["key"].cast(pa.binary()), values.cast(pa.binary())
-    headers = pa.nulls(len(values), HEADERS_TYPE)
-    batch = _json_batch(keys, values, headers, columns["partition"], columns["ts"])
+    batch = pa.RecordBatch.from_arrays(
+        [
+            columns["key"].cast(pa.binary()),
+            values.cast(pa.binary()),
+            pa.nulls(len(values), HEADERS_TYPE),
+            columns["partition"],
+            columns["ts"]
+            .view(pa.timestamp("ms", "UTC"))
+            .cast(_JSON_SCHEMA.field("timestamp").type),
+        ],
+        schema=_JSON_SCHEMA,
+    )
     return NumberedRows(batch, range(first_number, first_number + len(values)))
-
-
-def _json_batch(*columns: pa.Array) -> pa.RecordBatch:
-    """Return the columns as a batch; the last has times in milliseconds."""
-    times = columns[-1].view(pa.timestamp("ms", "UTC")).cast(RECORD_SCHEMA.field("timestamp").type)
-    names = ["key", "value", "headers", "partition", "timestamp"]
-    return pa.RecordBatch.from_arrays([*columns[:-1], times], names=names)
 
 
 def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, BadRowError | None]:
@@ -251,11 +259,7 @@ def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, Bad
     records, or blank). `first_number` is the number of the first line."""
     error = None
     numbers: list[int] = []
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    headers: dict[int, list[tuple[str, bytes | None]]] = {}
-    partitions: list[int | None] = []
-    times_ms: list[int | None] = []
+    records: list[dict[str, Any]] = []
     # Other than syntax.parse, this keeps bytes that are not UTF-8.
     decode = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant).decode
     for number, line in enumerate(text.split(b"\n"), first_number):
@@ -267,28 +271,20 @@ def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, Bad
                 raise ValueError("it has no payload")
             if unknown := row.keys() - _JSON_FIELDS.keys():
                 raise ValueError(f"{min(unknown)!r} is none of {', '.join(_JSON_FIELDS)}")
-            pairs = _parse_headers(row.get("headers"))
-            key = _to_bytes(row.get("key"))
-            value = _to_bytes(row["payload"] if "payload" in row else row["value"])
-            partition = _parse_integer(row.get("partition"), "partition", INT32_MAX)
             time_ms = _parse_integer(row.get("ts"), "ts", _MAX_TIME_MS)
+            record = {
+                "key": _to_bytes(row.get("key")),
+                "value": _to_bytes(row["payload"] if "payload" in row else row["value"]),
+                "headers": _parse_headers(row.get("headers")) or None,
+                "partition": _parse_integer(row.get("partition"), "partition", INT32_MAX),
+                "timestamp": None if time_ms is None else 1000 * time_ms,
+            }
         except (ValueError, RecursionError) as reason:
             error = BadRowError(number, f"it is not a record in JSON: {reason}")
             break
-        if pairs:
-            headers[len(values)] = pairs
         numbers.append(number)
-        keys.append(key)
-        values.append(value)
-        partitions.append(partition)
-        times_ms.append(time_ms)
-    batch = _json_batch(
-        arrow.binary_array(keys),
-        arrow.binary_array(values),
-        arrow.headers_array(headers, len(values)),
-        pa.array(partitions, pa.int32()),
-        pa.array(times_ms, pa.int64()),
-    )
+        records.append(record)
+    batch = pa.RecordBatch.from_pylist(records, schema=_JSON_SCHEMA)
     return NumberedRows(batch, numbers), error
 
 

@@ -100,15 +100,8 @@ def _join_values(column: pa.Array, delimiter: bytes) -> Iterator[Text]:
 
 def _content(column: pa.Array) -> memoryview:
     """Return the bytes of all rows, without a copy."""
-    offsets, data = _buffers(column)
-    return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
-
-
-def _buffers(column: pa.Array) -> tuple[NDArray[np.int32], Any]:
-    """Return the offsets and the data of a binary column."""
-    _, offset_buffer, data = column.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[column.offset :][: len(column) + 1]
-    return offsets, data if data is not None else b""
+    offsets = arrow.blob_offsets(column)
+    return memoryview(column.buffers()[2] or b"")[int(offsets[0]) : int(offsets[-1])]
 
 
 @lru_cache(256)
@@ -185,7 +178,7 @@ def hex_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     for name in ("key", "value"):
         index = batch.schema.get_field_index(name)
         column = batch.column(index)
-        offsets, _ = _buffers(column)
+        offsets = arrow.blob_offsets(column)
         digits = binascii.hexlify(_content(column))
         column = _binary((offsets - offsets[0]) * 2, digits, nulls_of=column)
         batch = batch.set_column(index, batch.schema.field(index), column)
@@ -198,7 +191,7 @@ def parse_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
     column = column.cast(pa.binary())
     if not len(column):
         return column, None
-    offsets, _ = _buffers(column)
+    offsets = arrow.blob_offsets(column)
     offsets = offsets - offsets[0]
     try:
         if (offsets & 1).any():
@@ -401,7 +394,7 @@ def _quote_or_null(column: pa.Array) -> pa.Array:
 def escape(column: pa.Array) -> pa.Array:
     """Escape a binary column as the content of JSON strings; return the column itself if there is
     nothing to escape."""
-    offsets, _ = _buffers(column)
+    offsets = arrow.blob_offsets(column)
     data = np.frombuffer(_content(column), np.uint8)
     if not len(data):
         return column
