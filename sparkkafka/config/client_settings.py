@@ -127,36 +127,31 @@ def _share_consumer_settings() -> dict[str, option_table.Option]:
     """Return the rows of ShareConsumer's settings. It refuses those that Java's KafkaShareConsumer
     refuses."""
     rows = _settings(option_table.Side.READ, option_table.CONSUMER + option_table.SHARE_CONSUMER)
-    for reason, names in (
-        ("A share group has no static members.", ["group.instance.id"]),
-        ("A ShareConsumer subscribes to topics by name.", ["exclude.internal.topics"]),
-        ("A ShareConsumer rejects damaged batches, and poll raises.", ["damaged"]),
-        (
-            "It is a setting of the share group: Admin.incremental_alter_configs with "
-            "share.auto.offset.reset.",
-            ["auto.offset.reset"],
-        ),
-        (
-            "It is a setting of the share group: Admin.incremental_alter_configs with "
-            "share.isolation.level.",
-            ["isolation.level"],
-        ),
-        (
+    refused = {
+        "group.instance.id": "A share group has no static members.",
+        "exclude.internal.topics": "A ShareConsumer subscribes to topics by name.",
+        "damaged": "A ShareConsumer rejects damaged batches, and poll raises.",
+        "max.partition.fetch.bytes": "fetch.max.bytes is the limit of a share group's fetches.",
+        **{
+            name: "It is a setting of the share group: Admin.incremental_alter_configs with "
+            f"share.{name}."
+            for name in ("auto.offset.reset", "isolation.level")
+        },
+        **dict.fromkeys(
+            ("enable.auto.commit", "auto.commit.interval.ms"),
             "A share group has no committed offsets: records are acknowledged.",
-            ["enable.auto.commit", "auto.commit.interval.ms"],
         ),
-        (
+        **dict.fromkeys(
+            ("group.protocol", "group.remote.assignor", "partition.assignment.strategy"),
             "The brokers assign the partitions of a share group.",
-            ["group.protocol", "group.remote.assignor", "partition.assignment.strategy"],
         ),
-        (
+        **dict.fromkeys(
+            ("session.timeout.ms", "heartbeat.interval.ms"),
             "The brokers' group.share.session.timeout.ms and heartbeat interval are used.",
-            ["session.timeout.ms", "heartbeat.interval.ms"],
         ),
-        ("fetch.max.bytes is the limit of a share group's fetches.", ["max.partition.fetch.bytes"]),
-    ):
-        for name in names:
-            rows[name] = replace(rows[name], status=option_table.Status.REFUSED, doc=reason)
+    }
+    for name, reason in refused.items():
+        rows[name] = replace(rows[name], status=option_table.Status.REFUSED, doc=reason)
     return rows
 
 

@@ -272,38 +272,29 @@ def _tls_settings(values: references.ResolvedValues) -> TlsSettings:
 
 def _check_stores(values: references.ResolvedValues) -> None:
     """Raise OptionError if a store is set twice, or lacks the option that it needs."""
-    for field, *excluded in (
-        ("truststore_location", "truststore_certificates"),
-        (
-            "keystore_location",
-            "keystore_certificate_chain",
-            "keystore_key",
-            "certificate_location",
-            "key_location",
-        ),
-        ("certificate_location", "keystore_certificate_chain"),
-        ("key_location", "keystore_key"),
+    for fields in (
+        "truststore_location truststore_certificates",
+        "keystore_location keystore_certificate_chain keystore_key certificate_location "
+        "key_location",
+        "certificate_location keystore_certificate_chain",
+        "key_location keystore_key",
     ):
+        field, *excluded = fields.split()
         for other in excluded:
             if values[field] and values[other]:
                 raise OptionError(
                     f"{values.name_of(field)} and {values.name_of(other)} exclude each other: "
                     "remove one"
                 )
-    for field, *needs_one_of in (
-        ("truststore_password", "truststore_location"),
-        ("keystore_password", "keystore_location"),
-        ("keystore_certificate_chain", "keystore_key", "key_location"),
-        ("keystore_key", "keystore_certificate_chain", "certificate_location"),
-        ("key_location", "certificate_location", "keystore_certificate_chain"),
-        (
-            "key_password",
-            "keystore_location",
-            "keystore_key",
-            "key_location",
-            "certificate_location",
-        ),
+    for fields in (
+        "truststore_password truststore_location",
+        "keystore_password keystore_location",
+        "keystore_certificate_chain keystore_key key_location",
+        "keystore_key keystore_certificate_chain certificate_location",
+        "key_location certificate_location keystore_certificate_chain",
+        "key_password keystore_location keystore_key key_location certificate_location",
     ):
+        field, *needs_one_of = fields.split()
         if values[field] and not any(values[other] for other in needs_one_of):
             raise OptionError(
                 f"{values.name_of(field)} is set, and "
