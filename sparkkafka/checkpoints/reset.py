@@ -25,7 +25,7 @@ from sparkkafka import errors
 from sparkkafka.checkpoints import against_kafka, comparison, logs
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.values import Offsets, TopicPartition, some_partitions
+from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.protocol.constants import NO_OFFSET
 
@@ -178,7 +178,7 @@ def plan_reset(
     notes += base_notes
     kafka = logs.kafka_source(base, source)
     before = kafka.offsets or {}
-    after, offset_notes = _target_offsets(kafka, before, to, admin, topics)
+    after, offset_notes = _target_offsets(kafka, to, admin, topics)
     notes += offset_notes
     if checkpoint.is_stateful:
         text = (
@@ -413,11 +413,7 @@ class LastBatches:
 
 
 def _target_offsets(
-    source: logs.SourceOffsets,
-    before: Offsets,
-    to: OffsetBound,
-    admin: Admin | None,
-    topics: Collection[str],
+    source: logs.SourceOffsets, to: OffsetBound, admin: Admin | None, topics: Collection[str]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the source's offsets after the reset, and notes about them."""
     foreign_topics = sorted(set(topics) - set(source.topics))
@@ -433,11 +429,11 @@ def _target_offsets(
             f"offsets of {errors.some(foreign_topics)}: source {source.name} does not read that; "
             f"it reads {errors.some(source.topics)}"
         )
+    before = source.offsets or {}
     if to.kind == "specific" and not explicit:
         return dict(before), []
     if admin is not None:
-        chosen = set(topics) or set(source.topics)
-        return _look_up_target_offsets(source, before, to, explicit, admin, chosen)
+        return _look_up_target_offsets(source, to, admin, set(topics) or set(source.topics))
     unknown = sorted(set(explicit) - set(before))
     if to.kind != "specific" or unknown or min(explicit.values()) < 0:
         what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
@@ -446,21 +442,17 @@ def _target_offsets(
 
 
 def _look_up_target_offsets(
-    source: logs.SourceOffsets,
-    before: Offsets,
-    to: OffsetBound,
-    explicit: Mapping[TopicPartition, int],
-    admin: Admin,
-    topics: set[str],
+    source: logs.SourceOffsets, to: OffsetBound, admin: Admin, topics: set[str]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the source's offsets after the reset, and notes about them: earliest, latest and times
-    are looked up at the brokers, explicit offsets are compared with those that exist. `before`: the
-    offsets now; `explicit`: those that the user sets; `topics`: those whose offsets may change."""
+    are looked up at the brokers, explicit offsets are compared with those that exist. `topics`:
+    those whose offsets may change."""
+    before = source.offsets or {}
     ends = against_kafka.ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
     if to.kind == "specific":
-        targets = dict(_resolve_offsets(explicit, ends))
+        targets = dict(_resolve_offsets(to, ends))
     elif to.kind in ("earliest", "latest"):
         side = ends.earliest if to.kind == "earliest" else ends.latest
         targets = {tp: side[tp] for tp in existing}
@@ -506,11 +498,12 @@ def _look_up_target_offsets(
 
 
 def _resolve_offsets(
-    explicit: Mapping[TopicPartition, int], ends: against_kafka.Ends
+    to: OffsetBound, ends: against_kafka.Ends
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that
-    the partition does not have."""
-    for tp, requested in sorted(explicit.items()):
+    """Yield explicit offsets with earliest and latest replaced. Raises OptionError for an offset
+    that the partition does not have."""
+    for key, requested in sorted(to.offsets.items()):
+        tp = TopicPartition(*key)
         if tp not in ends.latest:
             raise errors.OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]
