@@ -248,8 +248,14 @@ def lag(
     partitions = sorted({tp for row in lags for tp in row or ()})
     if not partitions:
         raise OptionError("this query has no lag to draw: none of its sources is Kafka's")
-    lines_by = _lines_by_topic if by == "topic" else _lines_by_partition
-    lines = lines_by(partitions, lags)
+    names = {tp: tp.topic if by == "topic" else str(tp) for tp in partitions}
+    lines: dict[str, list[float]] = {name: [] for name in names.values()}
+    for batch_lags in lags:
+        totals: dict[str, float] = {}
+        for tp, lag in (batch_lags or {}).items():
+            totals[names[tp]] = totals.get(names[tp], 0) + lag
+        for name, line in lines.items():
+            line.append(totals.get(name, math.nan))
     (axes,) = new_axes(ax, 1, "lag")
     draw_lines(axes, [*map(_start_time, reports)], lines, named=len(lines) > 1)
     what = _query_name(reports) or (shorten(partitions[0].topic) if len(lines) == 1 else "")
@@ -327,35 +333,6 @@ def _rate(report: Any, name: str) -> float:
     """Return a rate of a report, NaN if it has none: the first batch has no previous one."""
     rate = _field(report, name)
     return float(rate) if rate is not None and math.isfinite(rate) else math.nan
-
-
-_Lags = Sequence[Mapping[TopicPartition, int] | None]
-"""The lag by partition of each report; None for a report without it."""
-
-
-def _lines_by_partition(
-    partitions: Iterable[TopicPartition], lags: _Lags
-) -> dict[str, list[float]]:
-    """Return a line for each partition: its lag in each report, NaN if it is not known."""
-    return {
-        str(tp): [
-            math.nan if batch_lags is None else batch_lags.get(tp, math.nan) for batch_lags in lags
-        ]
-        for tp in partitions
-    }
-
-
-def _lines_by_topic(partitions: Iterable[TopicPartition], lags: _Lags) -> dict[str, list[float]]:
-    """Return a line for each topic: the sum of its partitions' lags in each report, NaN if none is
-    known."""
-    lines: dict[str, list[float]] = {}
-    for topic in dict.fromkeys(tp.topic for tp in partitions):
-        topic_lags = [
-            [lag for tp, lag in (batch_lags or {}).items() if tp.topic == topic]
-            for batch_lags in lags
-        ]
-        lines[topic] = [sum(values) if values else math.nan for values in topic_lags]
-    return lines
 
 
 # --- the skew of partitions -----------------------------------------------------------------------
