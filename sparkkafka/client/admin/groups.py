@@ -139,19 +139,19 @@ class _DescribeConsumerGroups(ApiHandler[str, Any]):
         """Return the description of each group, or its error."""
         return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
-    def _description(self, row: Any) -> Any:
-        """Return the description of a group, out of its row in the response."""
+    def _description(self, group: Any) -> Any:
+        """Return the description of a group, out of the response."""
         return ConsumerGroupDescription(
-            group_id=row.group_id,
+            group_id=group.group_id,
             type="consumer",
-            state=row.group_state,
+            state=group.group_state,
             protocol_type=CONSUMER_PROTOCOL,
-            assignor=row.assignor_name,
-            members=tuple(_consumer_member(member) for member in row.members),
-            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
-            group_epoch=row.group_epoch,
-            target_assignment_epoch=row.assignment_epoch,
-            authorized_operations=authorized_operations(row.authorized_operations),
+            assignor=group.assignor_name,
+            members=tuple(_consumer_member(member) for member in group.members),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, group.group_id)),
+            group_epoch=group.group_epoch,
+            target_assignment_epoch=group.assignment_epoch,
+            authorized_operations=authorized_operations(group.authorized_operations),
         )
 
 
@@ -196,28 +196,28 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         """Return the description of each group, or its error: also if the data of its members
         cannot be decoded."""
         outcomes = []
-        for row in response.groups:
+        for group in response.groups:
             try:
-                outcome = Outcome.of(row, self._description(row))
+                outcome = Outcome.of(group, self._description(group))
             except errors.DecodeError as error:
                 outcome = Outcome(errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
-            if row.group_state == DEAD and not row.error_code:
+            if group.group_state == DEAD and not group.error_code:
                 # Before version 6 brokers answer so for a group that does not exist.
                 outcome = Outcome(errors.ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
-            outcomes.append((row.group_id, outcome))
+            outcomes.append((group.group_id, outcome))
         return outcomes
 
-    def _description(self, row: Any) -> Any:
-        """Return the description of a group, out of its row in the response. Raises DecodeError."""
+    def _description(self, group: Any) -> Any:
+        """Return the description of a group, out of the response. Raises DecodeError."""
         return ConsumerGroupDescription(
-            group_id=row.group_id,
+            group_id=group.group_id,
             type="classic",
-            state=row.group_state,
-            protocol_type=row.protocol_type,
-            assignor=row.protocol_data,
-            members=tuple(_classic_member(member, row.protocol_type) for member in row.members),
-            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
-            authorized_operations=authorized_operations(row.authorized_operations),
+            state=group.group_state,
+            protocol_type=group.protocol_type,
+            assignor=group.protocol_data,
+            members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, group.group_id)),
+            authorized_operations=authorized_operations(group.authorized_operations),
         )
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
@@ -453,12 +453,12 @@ class _DescribeShareGroups(_DescribeConsumerGroups):
     request_type = messages.ShareGroupDescribeRequest
     hints = _SHARE_HINTS
 
-    def _description(self, row: Any) -> ShareGroupDescription:
-        """Return the description of a share group, out of its row in the response."""
+    def _description(self, group: Any) -> ShareGroupDescription:
+        """Return the description of a share group, out of the response."""
         return ShareGroupDescription(
-            group_id=row.group_id,
-            state=row.group_state,
-            assignor=row.assignor_name,
+            group_id=group.group_id,
+            state=group.group_state,
+            assignor=group.assignor_name,
             members=tuple(
                 ShareMemberDescription(
                     member_id=member.member_id,
@@ -469,12 +469,12 @@ class _DescribeShareGroups(_DescribeConsumerGroups):
                     member_epoch=member.member_epoch,
                     rack_id=member.rack_id,
                 )
-                for member in row.members
+                for member in group.members
             ),
-            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
-            group_epoch=row.group_epoch,
-            target_assignment_epoch=row.assignment_epoch,
-            authorized_operations=authorized_operations(row.authorized_operations),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, group.group_id)),
+            group_epoch=group.group_epoch,
+            target_assignment_epoch=group.assignment_epoch,
+            authorized_operations=authorized_operations(group.authorized_operations),
         )
 
 
@@ -512,15 +512,15 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
             yield group.group_id, Outcome.of(group, offsets)
 
 
-def _share_offset(row: Any) -> ShareGroupOffset | None:
+def _share_offset(partition: Any) -> ShareGroupOffset | None:
     """Return the offset of a partition in a response, None if the group has not read the
     partition."""
-    if row.start_offset < 0:
+    if partition.start_offset < 0:
         return None
     return ShareGroupOffset(
-        row.start_offset,
-        row.leader_epoch if row.leader_epoch >= 0 else None,
-        row.lag if row.lag >= 0 else None,
+        partition.start_offset,
+        partition.leader_epoch if partition.leader_epoch >= 0 else None,
+        partition.lag if partition.lag >= 0 else None,
     )
 
 

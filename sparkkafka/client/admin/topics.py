@@ -281,12 +281,12 @@ class _DescribeTopics(ApiHandler[str, TopicDescription]):
         return {"include_authorized_operations": OPERATIONS_VERSION} if self._operations else {}
 
 
-def _description(row: Any) -> TopicDescription:
+def _description(topic: Any) -> TopicDescription:
     """Read a topic of a Metadata response."""
     return TopicDescription(
-        name=row.name,
-        topic_id=topic_id_text(row.topic_id),
-        is_internal=row.is_internal,
+        name=topic.name,
+        topic_id=topic_id_text(topic.topic_id),
+        is_internal=topic.is_internal,
         partitions=tuple(
             PartitionDescription(
                 partition.partition_index,
@@ -296,9 +296,9 @@ def _description(row: Any) -> TopicDescription:
                 tuple(partition.isr_nodes),
                 tuple(partition.offline_replicas),
             )
-            for partition in sorted(row.partitions, key=lambda partition: partition.partition_index)
+            for partition in sorted(topic.partitions, key=lambda item: item.partition_index)
         ),
-        authorized_operations=authorized_operations(row.topic_authorized_operations),
+        authorized_operations=authorized_operations(topic.topic_authorized_operations),
     )
 
 

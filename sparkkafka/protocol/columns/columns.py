@@ -363,10 +363,9 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPosit
     at, ends, remaining = at[rows], ends[rows], counts[rows]
     index = np.cumsum(remaining) - remaining
     columns = HeaderPositions(*(np.empty(int(remaining.sum()), np.int64) for _ in range(4)))
-    # First, the next header of all these records in one step, until few records are left.
-    # One numpy step over all rows for each header; few records have more.
+    # First the next header of all these records in one numpy step, while that is faster than
+    # following the headers of each record. Few records have more than 32.
     for _ in range(32):
-        # For few rows, following the headers is faster than numpy steps.
         if len(remaining) < 16:
             break
         headers, at = _read_headers_at(data, at)

@@ -130,7 +130,7 @@ def _compile_codec(cls: type[Message], version: int) -> ValueCodec:
 class _Step(NamedTuple):
     """Reads and writes one field, or the values of neighbouring numbers as a tuple."""
 
-    where: int | slice  # in the list of the struct's values
+    position: int | slice  # in the list of the struct's values
     name: str  # the field's; "" for several, whose codec adds the names to errors
     codec: ValueCodec
 
@@ -149,8 +149,8 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
     fields."""
     declared = fields(cls)
     steps = _steps(declared, version, flexible)
-    reads = [(step.where, step.name, step.codec.read) for step in steps]
-    writes = [(step.where, step.name, step.codec.write) for step in steps]
+    reads = [(step.position, step.name, step.codec.read) for step in steps]
+    writes = [(step.position, step.name, step.codec.write) for step in steps]
     tagged = _tagged_fields(declared, version)
     get_unsendable = unsendable_defaults = None
     if unsendable := _unsendable_fields(declared, version):
@@ -171,9 +171,9 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
         values = defaults.copy()
         for index, make in factories:
             values[index] = make()
-        for where, name, read_value in reads:
+        for position, name, read_value in reads:
             try:
-                values[where] = read_value(reader)
+                values[position] = read_value(reader)
             except DecodeError as error:
                 _note(error, name)
                 raise
@@ -192,8 +192,8 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
         if get_unsendable is not None and get_unsendable(value) != unsendable_defaults:
             _check_unsendable(value, unsendable, declared, version)
         values = get_values(value)
-        for where, name, write_value in writes:
-            field_value = values[where]
+        for position, name, write_value in writes:
+            field_value = values[position]
             try:
                 write_value(writer, field_value)
             except EncodeError as error:
@@ -227,8 +227,8 @@ def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Ste
         )
         field = declared[index]
         if len(numbers) > 1:
-            where = slice(index, index + len(numbers))
-            steps.append(_Step(where, "", _numbers_codec(numbers)))
+            positions = slice(index, index + len(numbers))
+            steps.append(_Step(positions, "", _numbers_codec(numbers)))
         elif field.tag is None and field.exists(version):
             codec = value_codec(
                 field.wire_type,

@@ -161,7 +161,7 @@ def _has_fields(node: JsonNode) -> bool:
 
 
 def _field_tree(node: JsonNode) -> FieldTree:
-    """Return the fields of a struct, without those of arrays and maps that may have fields."""
+    """Return the fields of a struct, but not arrays and maps whose items may have fields."""
     return {
         name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
         for name, child in node.children.items()
