@@ -200,14 +200,21 @@ def checked_ints(value: Iterable[int], what: str) -> list[int]:
     return [checked_int(number, f"each of {what}") for number in value]
 
 
-def checked_list(value: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
+def checked_list(
+    value: Iterable[T], kind: type[T], what: str, example: str, *, strict: bool = True
+) -> list[T]:
     """Return a list of objects of the type `kind`. A single one is an error: if it is a tuple, its
-    fields would be the objects. `example` is code that makes one, for the error."""
+    fields would be the objects. `example` is code that makes one, for the error. The caller checks
+    the objects if `strict` is False."""
     if isinstance(value, kind):
         raise OptionError(f"{what} is a list: write [{example}], not {example}")
     if not _is_list(value):
         raise OptionError(f"{what} is a list such as [{example}], got {value!r}")
-    return list(value)
+    chosen = list(value)
+    for item in chosen if strict else ():
+        if not isinstance(item, kind):
+            raise OptionError(f"{what} is a list such as [{example}], got {item!r} in it")
+    return chosen
 
 
 def checked_mapping(value: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
@@ -243,7 +250,8 @@ def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
 
 def checked_partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the argument `partitions` as a list. Raises OptionError for anything else."""
-    partitions = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    example = 'TopicPartition("orders", 0)'
+    partitions = checked_list(value, TopicPartition, "partitions", example, strict=False)
     return [checked_partition(partition, "partitions") for partition in partitions]
 
 

@@ -181,6 +181,11 @@ class Results(Mapping[K, V]):
     def __repr__(self) -> str:
         return f"Results({self._outcome!r})"
 
+    @property
+    def outcomes(self) -> dict[K, V | KafkaError]:
+        """The value or the error of each item."""
+        return self._outcome
+
     # Cached, since callers use them in loops over all items.
     @cached_property
     def errors(self) -> dict[K, KafkaError]:

@@ -140,10 +140,6 @@ ALL: Final = AclBindingFilter()
 
 def checked_binding(binding: AclBinding) -> AclBinding:
     """Return an ACL that can be created. Raises OptionError for any other."""
-    if not isinstance(binding, AclBinding):
-        raise OptionError(
-            f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {binding!r}'
-        )
     arguments.checked_choice(binding.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
     if binding.pattern_type == MATCH:
         raise OptionError("an ACL's pattern_type MATCH is for filters: give LITERAL or PREFIXED")
@@ -353,7 +349,9 @@ class AclAdmin(AdminCalls):
         example = 'AclBindingFilter("topic", "orders")'
         items = [
             checked_filter(acl_filter)
-            for acl_filter in arguments.checked_list(filters, AclBindingFilter, "filters", example)
+            for acl_filter in arguments.checked_list(
+                filters, AclBindingFilter, "filters", example, strict=False
+            )
         ]
         lookup = ToController(self._cluster)
         return self._each(items, _DeleteAcls(), lookup, "deleting ACLs", timeout_s)

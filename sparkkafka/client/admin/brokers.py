@@ -104,8 +104,9 @@ def describe_cluster(
 def lists_from_all_brokers(
     cluster: Cluster, handler: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
-    """Request a list from each broker and join them. The `errors` of the result are by broker, of
-    those that failed. Raises an error if all failed. `what` names the operation in logs."""
+    """Request a list of what it coordinates from each broker, and join them, sorted by the name
+    that each entry begins with. The `errors` of the result are by broker, of those that failed.
+    Raises an error if all failed. `what` names the operation in logs."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
     errors = results.errors
@@ -113,8 +114,9 @@ def lists_from_all_brokers(
         raise next(iter(errors.values()))
     for node_id, error in errors.items():
         log.warning("%s: what broker %d knows is missing: %s", what, node_id, error)
-    joined = [entry for entries in results.values_by_item.values() for entry in entries]
-    return Listing(joined, errors)
+    # What got another coordinator meanwhile is listed twice.
+    by_name = {entry[0]: entry for entries in results.values_by_item.values() for entry in entries}
+    return Listing([by_name[name] for name in sorted(by_name)], errors)
 
 
 # --- their disks ------------------------------------------------------------------------------
@@ -337,8 +339,7 @@ class ClusterAdmin(AdminCalls):
         request = messages.ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_one(cluster, "features", request, _read_features, deadline)
+        return self._one("features", request, _read_features, timeout_s)
 
     def update_features(
         self,

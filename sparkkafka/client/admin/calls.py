@@ -120,6 +120,18 @@ class AdminCalls(ClientBase):
                 raise KafkaError("this Admin is closed: make a new one")
             yield self._cluster, deadline_of(timeout_s) or self._cluster.deadline()
 
+    def _one(
+        self,
+        what: str,
+        request: Any,
+        read: Callable[[Any], T],
+        timeout_s: float | None,
+        **options: Any,
+    ) -> T:
+        """Send one request by `call_one`, which takes the `options`, within the call's timeout."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_one(cluster, what, request, read, deadline, **options)
+
     def _each(
         self,
         items: Iterable[K],

@@ -609,10 +609,7 @@ class GroupAdmin(AdminCalls):
                 arguments.checked_choice(state, sorted(known_states), "each of states")
             for kind in types:
                 arguments.checked_choice(kind, sorted(known_types), "each of types")
-            listed = lists_from_all_brokers(cluster, handler, deadline, "listing groups")
-        # A group whose coordinator moved meanwhile is listed twice.
-        groups = {group.group_id: group for group in listed}
-        return Listing([groups[group_id] for group_id in sorted(groups)], listed.errors)
+            return lists_from_all_brokers(cluster, handler, deadline, "listing groups")
 
     def list_consumer_groups(
         self,
@@ -662,13 +659,7 @@ class GroupAdmin(AdminCalls):
                 in (errors.ErrorCode.GROUP_ID_NOT_FOUND, errors.ErrorCode.UNSUPPORTED_VERSION)
             ]
             described = call_each(cluster, others, classic, lookup, deadline, what)
-        outcomes = {
-            **results.errors,
-            **results.values_by_item,
-            **described.errors,
-            **described.values_by_item,
-        }
-        return Results({group_id: outcomes[group_id] for group_id in items})
+        return Results(results.outcomes | described.outcomes)
 
     def describe_consumer_group(
         self, group_id: str, *, timeout_s: float | None = None
@@ -751,7 +742,7 @@ class GroupAdmin(AdminCalls):
             by_name = FetchOffsets(group_id, require_stable)
             to_group = coordinator_of(cluster, group_id)
             results = call_each(cluster, chosen, by_name, to_group, deadline, what)
-            return Results(offsets | results.errors | results.values_by_item)
+            return Results(offsets | results.outcomes)
 
     def alter_consumer_group_offsets(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from sparkkafka.client import arguments
-from sparkkafka.client.admin.calls import AdminCalls, call_one
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToController
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
@@ -164,10 +164,6 @@ class QuotaAdmin(AdminCalls):
             quota_filter.components, ClientQuotaFilterComponent, "components", example
         )
         for component in components:
-            if not isinstance(component, ClientQuotaFilterComponent):
-                raise OptionError(
-                    f"components is a list such as [{example}], got {component!r} in it"
-                )
             entity_type = arguments.checked_choice(
                 component.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent"
             )
@@ -190,9 +186,8 @@ class QuotaAdmin(AdminCalls):
                 for entry in response.entries or ()
             }
 
-        with self._call(timeout_s) as (cluster, deadline):
-            acl = "DESCRIBE_CONFIGS on the cluster"
-            return call_one(cluster, "client quotas", request, read, deadline, acl=acl)
+        acl = "DESCRIBE_CONFIGS on the cluster"
+        return self._one("client quotas", request, read, timeout_s, acl=acl)
 
     def alter_client_quotas(
         self,
@@ -210,13 +205,9 @@ class QuotaAdmin(AdminCalls):
         for alteration in arguments.checked_list(
             alterations, ClientQuotaAlteration, "alterations", example
         ):
-            if not isinstance(alteration, ClientQuotaAlteration) or not isinstance(
-                alteration.entity, ClientQuotaEntity
-            ):
-                raise OptionError(
-                    f"alterations is a list such as [{example}], got {alteration!r} in it"
-                )
             entity, ops = alteration.entity, alteration.ops
+            if not isinstance(entity, ClientQuotaEntity):
+                raise OptionError(f"entity is a ClientQuotaEntity, got {entity!r}")
             if entity in changes:
                 raise OptionError(f"the quotas of {entity} are altered twice in one call")
             for key, value in arguments.checked_mapping(

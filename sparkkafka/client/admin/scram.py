@@ -256,7 +256,7 @@ class ScramAdmin(AdminCalls):
         """
         example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
         checked = arguments.checked_list(
-            alterations, UserScramCredentialDeletion, "alterations", example
+            alterations, UserScramCredentialDeletion, "alterations", example, strict=False
         )
         for alteration in checked:
             _check_alteration(alteration)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkkafka.client import arguments
-from sparkkafka.client.admin.calls import AdminCalls, call_one
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
@@ -111,15 +111,8 @@ class TokenAdmin(AdminCalls):
             )
             return _make_token(response, renewer_principals, times_ms)
 
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_one(
-                cluster,
-                "getting a delegation token",
-                request,
-                read,
-                deadline,
-                versions={} if owner is None else {"a token for another owner": 3},
-            )
+        versions = {} if owner is None else {"a token for another owner": 3}
+        return self._one("getting a delegation token", request, read, timeout_s, versions=versions)
 
     def renew_delegation_token(
         self,
@@ -177,8 +170,7 @@ class TokenAdmin(AdminCalls):
                 for token in response.tokens
             ]
 
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_one(cluster, "reading delegation tokens", request, read, deadline)
+        return self._one("reading delegation tokens", request, read, timeout_s)
 
     def _change_expiry(
         self,
@@ -199,7 +191,6 @@ class TokenAdmin(AdminCalls):
             )
         request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
         what = f"{doing} delegation token {token.token_id}"
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_one(
-                cluster, what, request, lambda response: int(response.expiry_timestamp_ms), deadline
-            )
+        return self._one(
+            what, request, lambda response: int(response.expiry_timestamp_ms), timeout_s
+        )

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
-from sparkkafka.client.admin.calls import AdminCalls, call_one
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
@@ -160,9 +160,6 @@ def create_topics(
     arguments.checked_flag(validate_only, "validate_only")
     by_name: dict[str, NewTopic] = {}
     for topic in arguments.checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
-        if not isinstance(topic, NewTopic):
-            hint = f"write NewTopic({topic!r})" if isinstance(topic, str) else f"{topic!r} is none"
-            raise OptionError(f"new_topics is a list of NewTopic: {hint}")
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
@@ -170,7 +167,8 @@ def create_topics(
     results = call_each(cluster, by_name, handler, lookup, deadline, "creating topics")
     if validate_only:
         return results
-    return _with_errors(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
+    waited = _wait_for_leaders(cluster, results.values_by_item, deadline)
+    return Results(results.outcomes | waited)
 
 
 # --- deleting ---------------------------------------------------------------------------------
@@ -203,9 +201,8 @@ def delete_topics(
     results = call_each(cluster, items, _DeleteTopics(), lookup, deadline, "deleting topics")
     why = f"is marked for deletion, and still there after {deadline.text}"
     remaining = _wait_for_metadata(cluster, results.values_by_item, deadline, _is_gone)
-    return _with_errors(
-        results, {name: KafkaTimeoutError(f"topic {name} {why}") for name in remaining}
-    )
+    late = {name: KafkaTimeoutError(f"topic {name} {why}") for name in remaining}
+    return Results(results.outcomes | late)
 
 
 def _is_gone(name: str, failed: Mapping[str, int]) -> bool:
@@ -308,16 +305,6 @@ def topic_id_text(topic_id: uuid.UUID) -> str | None:
 
 
 # --- waiting until brokers know of changes ----------------------------------------------------
-
-
-def _with_errors(
-    results: Results[str, None], errors: Mapping[str, KafkaError]
-) -> Results[str, None]:
-    """Return `results` with the errors in `errors` in place of the values of their items."""
-    outcome: dict[str, KafkaError | None] = {
-        name: results.errors.get(name, errors.get(name)) for name in results
-    }
-    return Results(outcome)
 
 
 def _wait_for_metadata(
@@ -717,7 +704,7 @@ class TopicAdmin(AdminCalls):
             if validate_only:
                 return results
             counts = {name: items[name].total for name in results.values_by_item}
-            return _with_errors(results, _wait_for_leaders(cluster, counts, deadline))
+            return Results(results.outcomes | _wait_for_leaders(cluster, counts, deadline))
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
@@ -733,24 +720,15 @@ class TopicAdmin(AdminCalls):
             for tp, offset in arguments.checked_by_partition(before, "before", "100").items()
         }
         with self._call(timeout_s) as (cluster, deadline):
-            ends = list_offsets_each(
-                cluster,
-                {
-                    tp: OffsetSpec.latest()
-                    for tp, offset in items.items()
-                    if offset == -1  # the high watermark
-                },
-                deadline,
-            )
-            errors = ends.errors
+            to_the_end = [tp for tp, offset in items.items() if offset == -1]  # high watermark
+            specs = dict.fromkeys(to_the_end, OffsetSpec.latest())
+            ends = list_offsets_each(cluster, specs, deadline)
             items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
-            with_offset = [tp for tp in items if tp not in errors]
+            with_offset = [tp for tp in items if tp not in ends.errors]
             handler, lookup = _DeleteRecords(items), ToLeader(cluster)
             deleted = call_each(cluster, with_offset, handler, lookup, deadline, "deleting records")
-            outcome: dict[TopicPartition, int | KafkaError] = {
-                tp: errors.get(tp) or deleted.errors.get(tp) or deleted[tp] for tp in items
-            }
-            return Results(outcome)
+            outcomes = {**ends.errors, **deleted.outcomes}
+            return Results({tp: outcomes[tp] for tp in items})
 
     def alter_partition_reassignments(
         self,
@@ -795,11 +773,8 @@ class TopicAdmin(AdminCalls):
             }
 
         request = messages.ListPartitionReassignmentsRequest(topics=topics)
-        with self._call(timeout_s) as (cluster, deadline):
-            acl = "DESCRIBE on the cluster"
-            return call_one(
-                cluster, "reassignments", request, read, deadline, acl=acl, to_controller=True
-            )
+        acl = "DESCRIBE on the cluster"
+        return self._one("reassignments", request, read, timeout_s, acl=acl, to_controller=True)
 
     def elect_leaders(
         self,

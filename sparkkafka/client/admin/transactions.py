@@ -365,24 +365,15 @@ class TransactionAdmin(AdminCalls):
 
         A broker that fails is in `errors`. Raises KafkaError if all brokers fail.
         """
-        states = None if states is None else arguments.checked_names(states, "states")
-        producer_ids = (
-            None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
-        )
+        states = [] if states is None else arguments.checked_names(states, "states")
+        ids = [] if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
         if open_for_ms is not None:
             open_for_ms = arguments.checked_int(open_for_ms, "open_for_ms", 0)
         if transactional_id_pattern is not None:
             arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
-        handler = _ListTransactions(
-            list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
-        )
+        handler = _ListTransactions(states, ids, open_for_ms, transactional_id_pattern)
         with self._call(timeout_s) as (cluster, deadline):
-            listed = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
-            # An id whose coordinator moved meanwhile is listed twice.
-            by_id = {listing.transactional_id: listing for listing in listed}
-            return Listing(
-                [by_id[transactional_id] for transactional_id in sorted(by_id)], listed.errors
-            )
+            return lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None

@@ -210,7 +210,9 @@ def describe_configs(
     example = 'ConfigResource("topic", "orders")'
     items = [
         _checked_resource(resource)
-        for resource in arguments.checked_list(resources, ConfigResource, "resources", example)
+        for resource in arguments.checked_list(
+            resources, ConfigResource, "resources", example, strict=False
+        )
     ]
     keys = None if keys is None else arguments.checked_names(keys, "keys")
     arguments.checked_flag(include_synonyms, "include_synonyms")
@@ -301,13 +303,9 @@ def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> lis
         ]
     else:
         example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
-        ops = arguments.checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
+        what = f'what changes of {resource}, if not a dict such as {{"retention.ms": "3600000"}},'
+        ops = arguments.checked_list(changes, AlterConfigOp, what, example)
     for op in ops:
-        if not isinstance(op, AlterConfigOp):
-            raise OptionError(
-                f"what changes of {resource} is a dict such as "
-                f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {op!r} is none'
-            )
         arguments.checked_name(op.name, f"a setting of {resource}")
         arguments.checked_choice(op.operation, OPERATIONS, f"setting {op.name}: operation")
         if (op.value is None) != (op.operation == "delete"):

@@ -264,8 +264,7 @@ def list_offsets_each(
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda query: query.tp)
     results = call_each(cluster, queries, handler, lookup, deadline, "listing offsets")
-    outcomes: dict[_OffsetQuery, Any] = {**results.values_by_item, **results.errors}
-    return Results({query.tp: outcomes[query] for query in queries})
+    return Results({query.tp: outcome for query, outcome in results.outcomes.items()})
 
 
 def list_offsets(

@@ -771,9 +771,7 @@ class ToCoordinator:
         unknown = [key for key, node_id in nodes.items() if node_id is None]
         if unknown:
             handler = _FindCoordinator(cluster, kind)
-            results = call_once(cluster, unknown, handler, ToAny(), deadline)
-            nodes |= results.values_by_item
-            nodes |= results.errors
+            nodes |= call_once(cluster, unknown, handler, ToAny(), deadline).outcomes
         return {item: nodes[key] for item, key in keys.items()}
 
     def on_failure(self, item: Any, error: KafkaError) -> None:

@@ -215,8 +215,8 @@ def binding(**changes: Any) -> AclBinding:
 
 WRONG: list[tuple[Any, str]] = [
     (lambda a: a.create_acls(READ), r"bindings is a list: write \[AclBinding"),
-    (lambda a: a.create_acls(["x"]), "an ACL is AclBinding.*got 'x'"),
-    (lambda a: a.create_acls([READ.to_filter()]), "an ACL is AclBinding"),
+    (lambda a: a.create_acls(["x"]), "bindings is a list such as .*AclBinding.*got 'x' in it"),
+    (lambda a: a.create_acls([READ.to_filter()]), "got AclBindingFilter.* in it"),
     (lambda a: a.create_acls([binding(resource_type="topics")]), "did you mean 'topic'"),
     (lambda a: a.create_acls([binding(resource_type="TransactionalId")]), "'transactional_id'"),
     (lambda a: a.create_acls([binding(operation="read")]), "READ, WRITE, .*did you mean 'READ'"),

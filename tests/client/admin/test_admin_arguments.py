@@ -87,8 +87,11 @@ WRONG: list[tuple[Act, str]] = [
     (lambda _: NewTopic(5), "topic's name is a name as text, got 5"),  # type: ignore[arg-type]
     (lambda admin: admin.create_topic("z", partitions="3"), "topic z: partitions"),
     (lambda admin: admin.create_topics("orders2"), r"new_topics .*\[NewTopic\(\"orders\"\)\]"),
-    (lambda admin: admin.create_topics(["orders2"]), r"write NewTopic\('orders2'\)"),
-    (lambda admin: admin.create_topics([5]), "new_topics is a list of NewTopic: 5 is none"),
+    (
+        lambda admin: admin.create_topics(["orders2"]),
+        r"\[NewTopic\(\"orders\"\)\], got 'orders2' in it",
+    ),
+    (lambda admin: admin.create_topics([5]), "new_topics is a list such as .* got 5 in it"),
     (lambda admin: admin.create_topics(NewTopic("orders2")), "new_topics is a list: write"),
     (lambda admin: admin.create_partitions({"orders": "6"}), "topic orders: .* number, got '6'"),
     (lambda admin: admin.create_partitions({"orders": NewPartitions("6")}), "topic orders: "),  # type: ignore[arg-type]
@@ -113,7 +116,10 @@ WRONG: list[tuple[Act, str]] = [
         "topic orders, a: .*got b'b'",
     ),
     (lambda admin: admin.incremental_alter_configs({ORDERS: "a=b"}), "what changes of topic or"),
-    (lambda admin: admin.incremental_alter_configs({ORDERS: ["a"]}), "AlterConfigOp; 'a' is none"),
+    (
+        lambda admin: admin.incremental_alter_configs({ORDERS: ["a"]}),
+        "AlterConfigOp.*got 'a' in it",
+    ),
     (lambda admin: admin.incremental_alter_configs({ORDERS: {5: "a"}}), "a setting of topic ord"),
     (lambda admin: admin.incremental_alter_configs({"orders": {}}), "a resource is ConfigResource"),
     (lambda admin: admin.incremental_alter_configs([ORDERS]), "changes is a dict such as"),
