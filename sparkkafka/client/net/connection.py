@@ -13,6 +13,7 @@ flight, or, if that does not happen in time, after it has read and stored the re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import select
@@ -118,54 +119,31 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be resolved, or a store that cannot be read.
         """
+        where, prefix = address_text(host, port), options.prefix
         try:
-            with connecting.kafka_errors_only(address_text(host, port)):
-                return cls._open(host, port, options, deadline, metrics)
+            with connecting.kafka_errors_only(where), contextlib.ExitStack() as on_failure:
+                security = connection_security(options, host, port)
+                sock = connecting.connect(host, port, options, deadline)
+                deadline = deadline.sooner(options.request_timeout_ms)
+                context, tls = security.context, security.tls_settings
+                if context is not None and tls is not None:
+                    sock = connecting.start_tls(sock, context, tls, host, where, deadline, prefix)
+                connection = cls(sock, host, port, options, metrics)
+                on_failure.callback(connection.close)
+                connection._handshake(deadline)
+                if security.sasl is not None:
+                    connection._session = authenticate(connection, security.sasl, deadline, prefix)
+                # Until here the limit is low: the server may be any.
+                connection._framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+                connection._stage = connecting.Stage.OPEN
+                connection._hooks = options.hooks
+                log.debug("connected to %s", connection)
+                connection._hooks.connected(str(connection))
+                on_failure.pop_all()
+                return connection
         except errors.KafkaError as error:
-            options.hooks.failed(address_text(host, port), error)
+            options.hooks.failed(where, error)
             raise
-
-    @classmethod
-    def _open(
-        cls,
-        host: str,
-        port: int,
-        options: ClientOptions,
-        deadline: Deadline,
-        metrics: NetworkMetrics | None,
-    ) -> Self:
-        """Connect, begin TLS, agree on versions and authenticate, for `open`: errors call no hooks
-        here, and may be an OSError or ValueError instead of a KafkaError."""
-        security = connection_security(options, host, port)
-        sock = connecting.connect(host, port, options, deadline)
-        opening_deadline = deadline.sooner(options.request_timeout_ms)
-        if security.context is not None and security.tls_settings is not None:
-            sock = connecting.start_tls(
-                sock,
-                security.context,
-                security.tls_settings,
-                host,
-                address_text(host, port),
-                opening_deadline,
-                options.prefix,
-            )
-        connection = cls(sock, host, port, options, metrics)
-        try:
-            connection._handshake(opening_deadline)
-            if security.sasl is not None:
-                connection._session = authenticate(
-                    connection, security.sasl, opening_deadline, options.prefix
-                )
-            # Until here the limit is low: the server may be any.
-            connection._framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
-            connection._stage = connecting.Stage.OPEN
-            connection._hooks = options.hooks
-            log.debug("connected to %s", connection)
-            connection._hooks.connected(str(connection))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     def _handshake(self, deadline: Deadline) -> None:
         """Request ApiVersions (KIP-35) and store the broker's versions and features. Brokers before
@@ -679,13 +657,9 @@ class Connection:
             raise self._close_after(errors.DecodeError(f"{self}: {error}")) from error
         if isinstance(error, OSError):
             # KafkaConnectionError is an OSError: the end of the stream is one of these too.
+            is_kafka = self._framing.versions is not None
             failure = connecting.connection_error(
-                self._listener,
-                self._stage,
-                doing,
-                error,
-                started_at_s,
-                is_kafka=self._framing.versions is not None,
+                self._listener, self._stage, doing, error, started_at_s, is_kafka=is_kafka
             )
             raise self._close_after(failure) from error
         self.close()
