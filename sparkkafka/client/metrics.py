@@ -295,20 +295,17 @@ class FetchMetrics(_ClientMetrics):
                 self._idle_ratios.record(took_ms / (took_ms + self._since_last_ms), now_s)
 
     def consumed(
-        self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
+        self, topic: str, records: int, size_bytes: float, lag: int = 0, lags: Sampled | None = None
     ) -> None:
         """Count records of a topic that a poll returns, and record the partition's lag after them
         in `lags`."""
         now_s = time.monotonic()
         with self._lock:
-            self._consumed(topic, records, size_bytes, now_s)
-            lags.record(lag, now_s)
-
-    def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
-        """Count records of a topic that a poll returns."""
-        counts = self._topics[topic]
-        counts["records-consumed"].record(records, now_s)
-        counts["bytes-consumed"].record(size_bytes, now_s)
+            counts = self._topics[topic]
+            counts["records-consumed"].record(records, now_s)
+            counts["bytes-consumed"].record(size_bytes, now_s)
+            if lags is not None:
+                lags.record(lag, now_s)
 
     def response_read(self, records: int, size_bytes: int) -> None:
         """Count a Fetch response whose records are all decoded or dropped."""
@@ -425,11 +422,6 @@ class ShareMetrics(FetchMetrics):
         super().__init__()
         self._acknowledged = Sampled()
         self._refused = Sampled()
-
-    def handed_out(self, topic: str, records: int, size_bytes: float) -> None:
-        """Count records of a topic that a poll of a ShareConsumer returns."""
-        with self._lock:
-            self._consumed(topic, records, size_bytes, time.monotonic())
 
     def acknowledged(self, records: int, *, failed: bool) -> None:
         """Count acknowledgements for which the leader's response has arrived, or whose response is

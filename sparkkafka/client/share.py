@@ -1093,7 +1093,7 @@ class ShareConsumer(arguments.ClientBase):
             if records:
                 self._polled.append(PolledRecords(source.tp, source, records))
                 collected += records
-                self._metrics.handed_out(source.tp.topic, len(records), size_bytes)
+                self._metrics.consumed(source.tp.topic, len(records), size_bytes)
             if source.is_exhausted:
                 acquired.popleft()
             elif deadline.expired:

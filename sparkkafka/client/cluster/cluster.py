@@ -194,14 +194,13 @@ class Cluster:
         connection = self.any_connection(deadline)
         # request.timeout.ms starts here: finding a broker that answers may have taken longer.
         response = connection.call(request, deadline.sooner(self.options.request_timeout_ms))
+        where = f"{request.API_NAME} @ {connection}"
         code = getattr(response, "error_code", 0)
         if code:
-            message = getattr(response, "error_message", None)
-            raise errors.BrokerError(code, f"{request.API_NAME} @ {connection}", message)
+            raise errors.BrokerError(code, where, getattr(response, "error_message", None))
         throttle(response, deadline)
         if isinstance(request, MetadataRequest) and not response.brokers:
             # As in Java's clients, this is no response: the broker is starting, or cut off.
-            where = f"{request.API_NAME} @ {connection}"
             raise errors.BrokerError(
                 errors.ErrorCode.LEADER_NOT_AVAILABLE, where, "the response names no brokers at all"
             )
@@ -221,26 +220,21 @@ class Cluster:
         """
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
-        required: errors.BrokerError | None = None  # the error, if it is REBOOTSTRAP_REQUIRED
-        if (
-            isinstance(error, errors.BrokerError)
-            and error.code == errors.ErrorCode.REBOOTSTRAP_REQUIRED
-        ):
-            required = error
+        is_required = getattr(error, "code", 0) == errors.ErrorCode.REBOOTSTRAP_REQUIRED
         if self.options.metadata_recovery_strategy == "none":
-            if required is None:
+            if not isinstance(error, errors.BrokerError) or not is_required:
                 return error
             hint = f"{prefix}metadata.recovery.strategy=none does not go back to bootstrap.servers"
-            return errors.BrokerError(required.code, required.where, hint)
+            return errors.BrokerError(error.code, error.where, hint)
         patience_s = self.options.metadata_recovery_rebootstrap_trigger_ms / 1000
         is_late = self.brokers and error.retriable and now_s - since_s >= patience_s
-        if required is not None or is_late:
+        if is_required or is_late:
             log.warning("starting over from %sbootstrap.servers: %s", prefix, error)
             self.connections.close_idle()
             self.metadata.forget_brokers()
             self._no_metadata_since_s = None
         # Unlike REBOOTSTRAP_REQUIRED, a KafkaConnectionError is retried.
-        return error if required is None else errors.KafkaConnectionError(str(required))
+        return errors.KafkaConnectionError(str(error)) if is_required else error
 
     def controller(self, deadline: Deadline) -> int:
         """Return the node id of the controller (KRaft: of a broker that forwards to it)."""

@@ -13,6 +13,7 @@ error of that item only, and the driver decides whether to try again.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
@@ -403,50 +404,35 @@ class _Attempt(Generic[K, V]):
         else:
             connection = self._cluster.connection(node_id, self._request_deadline)
         handler = self._handler
-        version = handler.version
+        request_type, version = handler.request_type, handler.version
+        unknown_request: UnsupportedVersionError | None = None
         if version is None:
             try:
-                version = connection.choose_version(handler.request_type, handler.highest_version)
+                version = connection.choose_version(request_type, handler.highest_version)
             except UnsupportedVersionError as error:
-                self._fail_unsupported(connection, items, error)
-                return
+                version, unknown_request = NO_VERSION, error
         supported = []
         for item in items:
+            # An item may need a later Kafka than the request.
             reason = handler.unsupported_reason(item, version)
+            if reason is None and unknown_request is not None:
+                reason = handler.needs(request_type.API_NAME, request_type.MIN_VERSION)
             if reason is None:
                 supported.append(item)
-            else:
-                self.failures[item] = UnsupportedVersionError(
-                    f"{connection}: {handler.name(item)}: {reason}"
-                )
-        for request_items in handler.split(supported, version) if supported else ():
+                continue
+            failure = UnsupportedVersionError(f"{connection}: {handler.name(item)}: {reason}")
+            failure.__cause__ = unknown_request
+            self.failures[item] = failure
+        requests = deque(handler.split(supported, version) if supported else ())
+        while requests:
+            request_items = requests.popleft()
             try:
                 self._send_request(connection, request_items, version)
             except EncodeError as error:
                 if len(request_items) == 1:
                     self.failures[request_items[0]] = error
-                    continue
-                # One bad item must not fail the others: each gets a request of its own.
-                for item in request_items:
-                    try:
-                        self._send_request(connection, [item], version)
-                    except EncodeError as item_error:
-                        self.failures[item] = item_error
-
-    def _fail_unsupported(
-        self, connection: Connection, items: list[K], error: UnsupportedVersionError
-    ) -> None:
-        """Let items fail because the broker does not know the request. The error names the Kafka
-        release that the item needs, which may be a later one than that of the request."""
-        handler = self._handler
-        request_type = handler.request_type
-        request_reason = handler.needs(request_type.API_NAME, request_type.MIN_VERSION)
-        for item in items:
-            reason = handler.unsupported_reason(item, NO_VERSION) or request_reason
-            self.failures[item] = UnsupportedVersionError(
-                f"{connection}: {handler.name(item)}: {reason}"
-            )
-            self.failures[item].__cause__ = error
+                else:  # one bad item must not fail the others: each gets a request of its own
+                    requests.extend([item] for item in request_items)
 
     def _send_request(self, connection: Connection, items: Sequence[K], version: int) -> None:
         """Send one request about these items. Raises EncodeError, KafkaError."""
