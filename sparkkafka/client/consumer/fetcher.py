@@ -303,28 +303,17 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         response: Any,
         buffer: fetched_records.ResponseBuffer,
     ) -> None:
-        """End the request in flight, and take the partitions of its response, whose bytes are in
-        `buffer`."""
+        """End the request in flight, and act on its response, whose bytes are in `buffer`, for each
+        requested partition: records, an offset, or an error.
+
+        The next request is sent immediately if this response changes it (`has_news`), else after a
+        pause.
+        """
+        # Each partition with the offset to fetch or the timestamp to look up.
         requested = [(state, state.requested_offset) for state in leader.requested]
         leader.requested = []
         for state, _ in requested:
             state.requested_offset = None
-        self._take_partitions(leader, connection, requested, response, buffer)
-
-    def _take_partitions(
-        self,
-        leader: LeaderConnection,
-        connection: Connection,
-        requested: list[tuple[PartitionState, int | None]],
-        response: Any,
-        buffer: fetched_records.ResponseBuffer,
-    ) -> None:
-        """Act on the response for each requested partition: records, an offset, or an error.
-
-        `requested` has the partitions, each with the offset to fetch or the timestamp to look up.
-        The next request is sent immediately if this response changes it (`has_news`), else after a
-        pause.
-        """
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
             self._metrics.throttled(response.throttle_time_ms)

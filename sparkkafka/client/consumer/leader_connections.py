@@ -11,6 +11,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from sparkkafka import errors
@@ -41,36 +42,21 @@ class ConnectionAttempt:
         self._broker = broker
         self._connections = connections
         self._on_end = on_end
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._error: BaseException | None = None
-        self._is_abandoned = False
-        self._thread = threading.Thread(
-            target=self._connect, name=f"connecting to {broker}", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._connection is not None or self._error is not None
-
-    def result(self) -> Connection:
-        """Return the connection, once `has_ended`. Raises what connecting raised."""
-        self._thread.join()
-        if self._connection is None:
-            raise self._error or RuntimeError("connecting has not ended")
-        return self._connection
+        self.connection: Future[Connection] = Future()
+        name = f"connecting to {broker}"
+        threading.Thread(target=self._connect, name=name, daemon=True).start()
 
     def abandon(self) -> None:
         """Close the connection, now or as soon as it is open."""
-        with self._lock:
-            self._is_abandoned = True
-            connection = self._connection
-        if connection is not None:
-            connection.close()
+
+        def close(connection: Future[Connection]) -> None:
+            if connection.exception() is None:
+                connection.result().close()
+
+        self.connection.add_done_callback(close)
 
     def _connect(self) -> None:
-        """Open the connection, in the thread; close it if the attempt has been abandoned."""
+        """Open the connection, in the thread."""
         options = self._connections.options
         limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
         try:
@@ -78,15 +64,11 @@ class ConnectionAttempt:
                 self._broker.host, self._broker.port, Deadline(limit_ms)
             )
         except BaseException as error:
-            # `result` raises it.
             if not isinstance(error, errors.KafkaError):
                 error.add_note(f"while connecting to {self._broker}")
-            self._error = error
+            self.connection.set_exception(error)
         else:
-            with self._lock:
-                self._connection = connection
-                if self._is_abandoned:
-                    connection.close()
+            self.connection.set_result(connection)
         with contextlib.suppress(OSError):  # the fetcher is closed
             self._on_end()
 
@@ -133,10 +115,10 @@ class LeaderConnection:
         if self.attempt is None:
             self.attempt = ConnectionAttempt(broker, connections, on_end)
             return None
-        if not self.attempt.has_ended:
+        if not self.attempt.connection.done():
             return None
         attempt, self.attempt = self.attempt, None
-        self.connection = attempt.result()
+        self.connection = attempt.connection.result()
         return self.connection
 
     def close(self) -> None:

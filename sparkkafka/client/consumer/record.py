@@ -299,33 +299,21 @@ class Records(Sequence[Record]):
         return {block.tp: block.next_offset(stop) for block, _, stop in self._parts}
 
 
-_SMALL_ROWS = 1024  # making a shorter column is faster than looking up a cached one
-
-
 @lru_cache(maxsize=64)
 def _topic_column(topic: str) -> pa.Array:
     """Return a column of CHUNK_RECORDS rows, which callers slice without a copy."""
     return repeat_text(topic, CHUNK_RECORDS)
 
 
-@lru_cache(maxsize=256)
-def _partition_column(partition: int) -> pa.Array:
-    """Return a column of CHUNK_RECORDS rows, which callers slice without a copy."""
-    return from_numpy(np.full(CHUNK_RECORDS, partition, np.int32))
-
-
 def topic_column(topic: str, count: int) -> pa.Array:
     """Return the constant column topic, of at most CHUNK_RECORDS rows."""
-    # Also, a few rows of each of thousands of partitions must not cache a long column for each.
-    small = count < _SMALL_ROWS
-    return repeat_text(topic, count) if small else _topic_column(topic).slice(0, count)
+    # A few rows of each of thousands of topics must not cache a long column for each.
+    return repeat_text(topic, count) if count < 1024 else _topic_column(topic).slice(0, count)
 
 
 def partition_column(partition: int, count: int) -> pa.Array:
-    """Return the constant column partition, of at most CHUNK_RECORDS rows."""
-    if count < _SMALL_ROWS:
-        return from_numpy(np.full(count, partition, np.int32))
-    return _partition_column(partition).slice(0, count)
+    """Return the constant column partition."""
+    return from_numpy(np.full(count, partition, np.int32))
 
 
 def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> pa.RecordBatch:
