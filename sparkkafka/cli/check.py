@@ -76,7 +76,7 @@ class _Probe(request_driver.ApiHandler[str, None]):
         (`acl`); an error of `expected_codes` comes only after the check of ACLs."""
         with admin.cluster_and_deadline() as (cluster, deadline):
             route = request_driver.ToCoordinator(cluster, self.coordinator_type)
-            results = request_driver.call_each(cluster, [name], self, route, deadline, self.purpose)
+            results = route.call_each([name], self, deadline, self.purpose)
         error = results.errors.get(name)
         if error is None or error.code in self.expected_codes:
             return ok(f"{about} ACLs", f"{self.acl.partition(' ')[0]} allowed")
@@ -178,13 +178,8 @@ def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
     with admin.cluster_and_deadline() as (cluster, deadline):
         for _ in range(2):  # the first request may have to connect
             sent_at_s = time.time()
-            results = request_driver.call_each(
-                cluster,
-                ["clock"],
-                _ControllerTime(),
-                request_driver.ToAny(),
-                deadline,
-                "describing the quorum",
+            results = request_driver.ToAny(cluster).call_each(
+                ["clock"], _ControllerTime(), deadline, "describing the quorum"
             )
             answered_at_s = time.time()
             node_id, time_ms = results["clock"]

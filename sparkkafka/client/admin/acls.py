@@ -324,7 +324,8 @@ class AclAdmin(AdminCalls):
     ) -> list[AclBinding]:
         """List the ACLs that a filter matches, or all, sorted. Raises KafkaError."""
         item = checked_filter(acl_filter)
-        results = self._each([item], _DescribeAcls(), ToAny(), "reading ACLs", timeout_s)
+        lookup = ToAny(self._cluster)
+        results = self._each([item], _DescribeAcls(), lookup, "reading ACLs", timeout_s)
         return results[item]  # type: ignore[no-any-return]
 
     def create_acls(

@@ -20,8 +20,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToBroker,
     ToController,
     ToLeader,
-    call_all,
-    call_each,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import (
@@ -108,7 +106,7 @@ def lists_from_all_brokers(
     that each entry begins with. The `errors` of the result are by broker, of those that failed.
     Raises an error if all failed. `what` names the operation in logs."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
-    results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
+    results = ToBroker(cluster).call_each(brokers, handler, deadline, what)
     errors = results.errors
     if errors and len(errors) == len(brokers):
         raise next(iter(errors.values()))
@@ -222,7 +220,7 @@ def partition_sizes(
     KafkaTimeoutError (with the last failure) at the deadline.
     """
     what = "reading the sizes of partitions"
-    return call_all(cluster, partitions, _PartitionSizes(), ToLeader(cluster), deadline, what)
+    return ToLeader(cluster).call_all(partitions, _PartitionSizes(), deadline, what)
 
 
 # --- features -------------------------------------------------------------------------------------
@@ -330,8 +328,8 @@ class ClusterAdmin(AdminCalls):
                 items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
             else:
                 items = arguments.checked_ints(brokers, "brokers")
-            handler, lookup = _DescribeLogDirs(), ToBroker(cluster)
-            return call_each(cluster, items, handler, lookup, deadline, "reading log directories")
+            what = "reading log directories"
+            return ToBroker(cluster).call_each(items, _DescribeLogDirs(), deadline, what)
 
     def describe_features(self, *, timeout_s: float | None = None) -> FeatureMetadata:
         """Describe the levels of features, such as metadata.version: those that the cluster uses,

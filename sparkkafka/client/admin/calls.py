@@ -19,8 +19,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToAny,
     ToController,
     V,
-    call_all,
-    call_each,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, NetworkMetrics
@@ -69,12 +67,12 @@ def call_one(
     """Send one request to any broker or to the controller, and return what the function `read`
     returns for the response.
 
-    Raises the errors of `call_all`. `what` names the operation in errors, `acl` the ACL to grant;
-    `versions` has what `ApiHandler.needed_versions` returns.
+    Raises the errors of `Lookup.call_all`. `what` names the operation in errors, `acl` the ACL to
+    grant; `versions` has what `ApiHandler.needed_versions` returns.
     """
     handler = _OneRequest(request, read, acl, versions or {})
-    lookup = ToController(cluster) if to_controller else ToAny()
-    return call_all(cluster, [what], handler, lookup, deadline, what)[what]
+    lookup = ToController(cluster) if to_controller else ToAny(cluster)
+    return lookup.call_all([what], handler, deadline, what)[what]
 
 
 class AdminCalls(ClientBase):
@@ -136,10 +134,10 @@ class AdminCalls(ClientBase):
         self,
         items: Iterable[K],
         handler: ApiHandler[K, V],
-        lookup: Lookup[K],
+        lookup: Lookup,
         what: str,
         timeout_s: float | None,
     ) -> Results[K, V]:
-        """Send the request about each item by `call_each`, within the call's timeout."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_each(cluster, items, handler, lookup, deadline, what)
+        """Send the request about each item by `Lookup.call_each`, within the call's timeout."""
+        with self._call(timeout_s) as (_, deadline):
+            return lookup.call_each(items, handler, deadline, what)

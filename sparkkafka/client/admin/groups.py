@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToCoordinator,
-    call_each,
 )
 from sparkkafka.client.group.committed_offsets import (
     NO_GROUP,
@@ -647,9 +646,9 @@ class GroupAdmin(AdminCalls):
             handler_type(self._cluster, include_authorized_operations)
             for handler_type in (_DescribeConsumerGroups, _DescribeClassicGroups)
         )
-        lookup, what = ToCoordinator(self._cluster, FOR_GROUP), "describing groups"
         with self._call(timeout_s) as (cluster, deadline):
-            results = call_each(cluster, items, kip_848, lookup, deadline, what)
+            lookup, what = ToCoordinator(cluster, FOR_GROUP), "describing groups"
+            results = lookup.call_each(items, kip_848, deadline, what)
             # Coordinators answer so for classic groups, and old ones for all.
             others = [
                 group_id
@@ -658,7 +657,7 @@ class GroupAdmin(AdminCalls):
                 or getattr(error, "code", 0)
                 in (errors.ErrorCode.GROUP_ID_NOT_FOUND, errors.ErrorCode.UNSUPPORTED_VERSION)
             ]
-            described = call_each(cluster, others, classic, lookup, deadline, what)
+            described = lookup.call_each(others, classic, deadline, what)
         return Results(results.outcomes | described.outcomes)
 
     def describe_consumer_group(
@@ -696,7 +695,6 @@ class GroupAdmin(AdminCalls):
         arguments.checked_name(group_id, "group_id")
         arguments.checked_name(reason, "reason")
         with self._call(timeout_s) as (cluster, deadline):
-            lookup = coordinator_of(cluster, group_id)
             message = f"member was removed by an admin{': ' + reason if reason else ''}"
             if instance_ids is None:
                 group = self.describe_consumer_group(group_id, timeout_s=deadline.remaining_s())
@@ -704,9 +702,8 @@ class GroupAdmin(AdminCalls):
             else:
                 items = instance_ids
             handler = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
-            return call_each(
-                cluster, items, handler, lookup, deadline, f"removing members of {group_id!r}"
-            )
+            what = f"removing members of {group_id!r}"
+            return coordinator_of(cluster, group_id).call_each(items, handler, deadline, what)
 
     def list_consumer_group_offsets(
         self,
@@ -729,7 +726,7 @@ class GroupAdmin(AdminCalls):
             what = f"looking up the offsets of group {group_id!r}"
             if partitions is None:
                 handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
-                outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+                outcomes = lookup.call_each([group_id], handler, deadline, what)[group_id]
                 offsets = {
                     tp: outcome.value
                     for tp, outcome in outcomes.items()
@@ -740,8 +737,7 @@ class GroupAdmin(AdminCalls):
             else:
                 chosen = arguments.checked_partitions(partitions)
             by_name = FetchOffsets(group_id, require_stable)
-            to_group = coordinator_of(cluster, group_id)
-            results = call_each(cluster, chosen, by_name, to_group, deadline, what)
+            results = coordinator_of(cluster, group_id).call_each(chosen, by_name, deadline, what)
             return Results(offsets | results.outcomes)
 
     def alter_consumer_group_offsets(
@@ -829,7 +825,7 @@ class GroupAdmin(AdminCalls):
         with self._call(timeout_s) as (cluster, deadline):
             handler, lookup = _DescribeShareOffsets(items), ToCoordinator(cluster, FOR_GROUP)
             what = f"listing the offsets of share group {group_id!r}"
-            outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+            outcomes = lookup.call_each([group_id], handler, deadline, what)[group_id]
             results: dict[TopicPartition, Any] = dict.fromkeys(items or ())
             for tp, outcome in outcomes.items():
                 where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"

@@ -20,7 +20,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToController,
-    call_each,
 )
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolve_references
@@ -240,8 +239,8 @@ class ScramAdmin(AdminCalls):
             lookup, what = ToController(cluster), "reading SCRAM users"
             if users is not None:
                 items: list[str | None] = [*arguments.checked_names(users, "users")]
-                return call_each(cluster, items, _DescribeScram(), lookup, deadline, what)  # type: ignore[arg-type]
-            every_user = call_each(cluster, [None], _DescribeScram(), lookup, deadline, what)[None]
+                return lookup.call_each(items, _DescribeScram(), deadline, what)  # type: ignore[arg-type]
+            every_user = lookup.call_each([None], _DescribeScram(), deadline, what)[None]
             return Results(dict(sorted(every_user.items())))
 
     def alter_user_scram_credentials(
@@ -276,9 +275,8 @@ class ScramAdmin(AdminCalls):
                     "one can log in with it: use SSL or SASL_SSL outside of a test",
                     protocol,
                 )
-            handler, lookup = _AlterScram(changes), ToController(cluster)
-            what = "altering SCRAM users"
-            errors = call_each(cluster, changes, handler, lookup, deadline, what).errors
+            handler, what = _AlterScram(changes), "altering SCRAM users"
+            errors = ToController(cluster).call_each(changes, handler, deadline, what).errors
             outcome: dict[str, KafkaError | None] = {user: None for user, _ in changes}
             for (user, _), error in errors.items():
                 outcome[user] = outcome[user] or error

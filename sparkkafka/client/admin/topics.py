@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToAny,
     ToController,
     ToLeader,
-    call_each,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results, TopicPartition, by_partition, request_topics
@@ -163,8 +162,8 @@ def create_topics(
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
-    handler, lookup = _CreateTopics(by_name, validate_only), ToController(cluster)
-    results = call_each(cluster, by_name, handler, lookup, deadline, "creating topics")
+    handler = _CreateTopics(by_name, validate_only)
+    results = ToController(cluster).call_each(by_name, handler, deadline, "creating topics")
     if validate_only:
         return results
     waited = _wait_for_leaders(cluster, results.values_by_item, deadline)
@@ -197,8 +196,8 @@ def delete_topics(
     cluster: Cluster, topic_names: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
-    items, lookup = arguments.checked_names(topic_names, "topic_names"), ToController(cluster)
-    results = call_each(cluster, items, _DeleteTopics(), lookup, deadline, "deleting topics")
+    items, what = arguments.checked_names(topic_names, "topic_names"), "deleting topics"
+    results = ToController(cluster).call_each(items, _DeleteTopics(), deadline, what)
     why = f"is marked for deletion, and still there after {deadline.text}"
     remaining = _wait_for_metadata(cluster, results.values_by_item, deadline, _is_gone)
     late = {name: KafkaTimeoutError(f"topic {name} {why}") for name in remaining}
@@ -620,7 +619,7 @@ class TopicAdmin(AdminCalls):
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
         handler = _DescribeTopics(include_authorized_operations)
         items = arguments.checked_names(topic_names, "topic_names")
-        return self._each(items, handler, ToAny(), "describing topics", timeout_s)
+        return self._each(items, handler, ToAny(self._cluster), "describing topics", timeout_s)
 
     def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
         """Describe one topic. Raises the topic's error; that of a missing topic names the most
@@ -699,8 +698,8 @@ class TopicAdmin(AdminCalls):
                     arguments.checked_ints(brokers, f"each row of {what}")
         with self._call(timeout_s) as (cluster, deadline):
             handler = _CreatePartitions(cluster, items, deadline, validate_only)
-            lookup, what = ToController(cluster), "adding partitions to topics"
-            results = call_each(cluster, items, handler, lookup, deadline, what)
+            what = "adding partitions to topics"
+            results = ToController(cluster).call_each(items, handler, deadline, what)
             if validate_only:
                 return results
             counts = {name: items[name].total for name in results.values_by_item}
@@ -725,8 +724,8 @@ class TopicAdmin(AdminCalls):
             ends = list_offsets_each(cluster, specs, deadline)
             items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
             with_offset = [tp for tp in items if tp not in ends.errors]
-            handler, lookup = _DeleteRecords(items), ToLeader(cluster)
-            deleted = call_each(cluster, with_offset, handler, lookup, deadline, "deleting records")
+            handler, what = _DeleteRecords(items), "deleting records"
+            deleted = ToLeader(cluster).call_each(with_offset, handler, deadline, what)
             outcomes = {**ends.errors, **deleted.outcomes}
             return Results({tp: outcomes[tp] for tp in items})
 

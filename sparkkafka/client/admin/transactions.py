@@ -25,9 +25,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToBroker,
     ToCoordinator,
     ToLeader,
-    call_all,
-    call_each,
-    call_once,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.transactions import HINTS, Transaction, init_transactions, with_hint
@@ -146,9 +143,8 @@ def describe_known_transactions(
     KafkaTimeoutError.
     """
     handler = _DescribeKnown(cluster)
-    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    what = "describing transactions"
-    descriptions = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
+    lookup, what = ToCoordinator(cluster, FOR_TRANSACTION), "describing transactions"
+    descriptions = lookup.call_all(transactional_ids, handler, deadline, what)
     return {
         transactional_id: description
         for transactional_id, description in descriptions.items()
@@ -224,7 +220,7 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
     while True:
         cluster.request_metadata([], deadline)
         brokers = sorted(cluster.brokers)
-        responses = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
+        responses = ToBroker(cluster).call_once(brokers, handler, deadline)
         failures = responses.errors.values()
         if not failures:
             return sorted({row.transactional_id for rows in responses.values() for row in rows})
@@ -417,7 +413,7 @@ class TransactionAdmin(AdminCalls):
                     epoch = producer.coordinator_epoch or 0
                     handler = _Abort(producer.producer_id, producer.producer_epoch, epoch)
                     what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
-                    call_each(cluster, [tp], handler, ToLeader(cluster), deadline, what).all()
+                    ToLeader(cluster).call_each([tp], handler, deadline, what).all()
                     return producer
             starts = sorted(
                 producer.transaction_start_offset

@@ -18,8 +18,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcomes,
     ToAny,
     ToBroker,
-    call_all,
-    call_each,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
@@ -144,7 +142,7 @@ def list_config_resources(
         for name in arguments.checked_names(types, "types")
     ]
     item = "resources with settings"  # the request is about no single resource: one for all
-    return call_all(cluster, [item], _ListResources(chosen), ToAny(), deadline, item)[item]
+    return ToAny(cluster).call_all([item], _ListResources(chosen), deadline, item)[item]
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -218,7 +216,7 @@ def describe_configs(
     arguments.checked_flag(include_synonyms, "include_synonyms")
     arguments.checked_flag(include_documentation, "include_documentation")
     handler = _DescribeConfigs(keys, include_synonyms, include_documentation)
-    return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
+    return _lookup(cluster).call_each(items, handler, deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
@@ -291,7 +289,7 @@ def incremental_alter_configs(
         ).items()
     }
     handler = _AlterConfigs(items, validate_only)
-    return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
+    return _lookup(cluster).call_each(items, handler, deadline, "changing settings")
 
 
 def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:

@@ -24,9 +24,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToLeader,
-    call_all,
-    call_each,
-    call_once,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import (
@@ -263,7 +260,7 @@ def list_offsets_each(
     queries = [_OffsetQuery(tp, checked_timestamp(tp, spec)) for tp, spec in checked.items()]
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda query: query.tp)
-    results = call_each(cluster, queries, handler, lookup, deadline, "listing offsets")
+    results = lookup.call_each(queries, handler, deadline, "listing offsets")
     return Results({query.tp: outcome for query, outcome in results.outcomes.items()})
 
 
@@ -332,7 +329,7 @@ def _list_all_or_raise(
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda query: query.tp, awaits_partitions=False)
     handler.grace_ms = cluster.grace_ms(query.tp.topic for query in queries)
-    offsets = call_all(cluster, queries, handler, lookup, deadline, "listing offsets")
+    offsets = lookup.call_all(queries, handler, deadline, "listing offsets")
     for (tp, timestamp_ms), (offset, _, _) in offsets.items():
         if offset < 0 and timestamp_ms in _EDGES:
             raise BrokerError(
@@ -412,7 +409,7 @@ def confirmed_ends(
         return {}
     deadline = deadline or cluster.deadline()
     handler = _FetchEnds(cluster, latest, isolation_level)
-    fetched = call_once(cluster, list(latest), handler, ToLeader(cluster), deadline)
+    fetched = ToLeader(cluster).call_once(latest, handler, deadline)
     later = {tp: end for tp, end in fetched.values_by_item.items() if end > latest[tp]}
     if not later:
         return dict(latest)

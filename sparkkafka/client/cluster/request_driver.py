@@ -15,7 +15,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import (
@@ -43,7 +44,6 @@ from sparkkafka.protocol.wire.schema import OLDEST_KAFKA, first_kafka
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 ANY_BROKER = None
 
@@ -177,71 +177,59 @@ Nodes: TypeAlias = dict[Any, int | KafkaError | None]
 """{item: node id of its broker, or ANY_BROKER, or the error why the broker is not known}."""
 
 
-class Lookup(Protocol[K_contra]):
-    """Finds the broker to which the request about each item goes."""
+@dataclass(eq=False)
+class Lookup:
+    """Finds the broker to which the request about each item goes, and sends the requests there."""
+
+    cluster: Cluster
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         """Find the brokers, in one attempt."""
+        raise NotImplementedError
 
-    def on_failure(self, item: K_contra, error: KafkaError) -> None:
+    def on_failure(self, item: Any, error: KafkaError) -> None:
         """Forget the broker of an item whose request failed, if the error implies a wrong one."""
 
+    def call_each(
+        self, items: Iterable[K], handler: ApiHandler[K, V], deadline: Deadline, what: str
+    ) -> Results[K, V]:
+        """Send the request about each item, until it has a value or an error of its own.
 
-def call_each(
-    cluster: Cluster,
-    items: Iterable[K],
-    handler: ApiHandler[K, V],
-    lookup: Lookup[K],
-    deadline: Deadline,
-    what: str,
-) -> Results[K, V]:
-    """Send the request about each item, until it has a value or an error of its own.
+        `what` names the operation in logs and errors: "deleting topics".
+        """
+        return Results(_drive(self, items, handler, deadline, what))
 
-    `what` names the operation in logs and errors: "deleting topics".
-    """
-    return Results(_drive(cluster, items, handler, lookup, deadline, what))
+    def call_once(
+        self, items: Iterable[K], handler: ApiHandler[K, V], deadline: Deadline
+    ) -> Results[K, V]:
+        """Send the request about each item once, for callers that retry themselves. Return the
+        value or the error of each item."""
+        return Results(_drive(self, items, handler, deadline, "", once=True))
 
+    def call_all(
+        self,
+        items: Iterable[K],
+        handler: ApiHandler[K, V],
+        deadline: Deadline | None,
+        what: str,
+        *,
+        on_retry: Callable[[KafkaError], None] = lambda error: None,
+    ) -> dict[K, V]:
+        """Send the request about all items, and return every item's value.
 
-def call_once(
-    cluster: Cluster,
-    items: Sequence[K],
-    handler: ApiHandler[K, V],
-    lookup: Lookup[K],
-    deadline: Deadline,
-) -> Results[K, V]:
-    """Send the request about each item once, for callers that retry themselves. Return the value or
-    the error of each item."""
-    return Results(_drive(cluster, items, handler, lookup, deadline, "", once=True))
-
-
-def call_all(
-    cluster: Cluster,
-    items: Iterable[K],
-    handler: ApiHandler[K, V],
-    lookup: Lookup[K],
-    deadline: Deadline | None,
-    what: str,
-    *,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
-) -> dict[K, V]:
-    """Send the request about all items, and return every item's value.
-
-    Raises the first error that is not retriable, without waiting for the other items; a BrokerError
-    names all items of that request that have the same code. Raises KafkaTimeoutError, with the last
-    failure, at the deadline (None: default.api.timeout.ms). `on_retry` gets each failure that is
-    retried.
-    """
-    deadline = deadline or cluster.deadline()
-    return _drive(
-        cluster, items, handler, lookup, deadline, what, all_or_nothing=True, on_retry=on_retry
-    )
+        Raises the first error that is not retriable, without waiting for the other items; a
+        BrokerError names all items of that request that have the same code. Raises
+        KafkaTimeoutError, with the last failure, at the deadline (None: default.api.timeout.ms).
+        `on_retry` gets each failure that is retried.
+        """
+        deadline = deadline or self.cluster.deadline()
+        return _drive(self, items, handler, deadline, what, all_or_nothing=True, on_retry=on_retry)
 
 
 def _drive(
-    cluster: Cluster,
+    lookup: Lookup,
     items: Iterable[K],
     handler: ApiHandler[K, V],
-    lookup: Lookup[K],
     deadline: Deadline,
     what: str,
     *,
@@ -253,7 +241,7 @@ def _drive(
 
     With `all_or_nothing` the first final error is raised, with `once` there is one attempt.
     """
-    all_items = list(dict.fromkeys(items))
+    cluster, all_items = lookup.cluster, list(dict.fromkeys(items))
     pending = list(all_items)
     results: dict[K, V | KafkaError] = {}
     maybe_done: set[K] = set()  # a request that was not answered may have been carried out
@@ -351,7 +339,7 @@ class _Attempt(Generic[K, V]):
         name, about = self._handler.request_type.API_NAME, self._handler.describe(items)
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
-    def run(self, items: Sequence[K], lookup: Lookup[K]) -> None:
+    def run(self, items: Sequence[K], lookup: Lookup) -> None:
         """Find the brokers of the items, send requests to all of them, then read the responses."""
         by_node: dict[int | None, list[K]] = {}
         try:
@@ -508,31 +496,26 @@ def _first_final_error(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -
 # --- lookups: which broker a request goes to ------------------------------------------------------
 
 
-class ToAny:
+class ToAny(Lookup):
     """Sends requests that every broker can answer to any broker."""
 
-    def find(self, items: Iterable[Any], _deadline: Deadline) -> Nodes:
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         return dict.fromkeys(items, ANY_BROKER)
 
-    def on_failure(self, item: Any, error: KafkaError) -> None:
-        pass
 
-
-class ToController:
+class ToController(Lookup):
     """Sends requests to the controller; in KRaft mode any broker forwards them to it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
-        return dict.fromkeys(items, self._cluster.controller(deadline))
+        return dict.fromkeys(items, self.cluster.controller(deadline))
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
         """Look up the controller again: it may have moved."""
-        self._cluster.metadata.controller_id = None
+        self.cluster.metadata.controller_id = None
 
 
-class ToLeader:
+@dataclass(eq=False)
+class ToLeader(Lookup):
     """Sends requests to the leaders of partitions. Items are TopicPartitions, or `partition_of`
     returns an item's partition.
 
@@ -540,23 +523,16 @@ class ToLeader:
     just have added it. Otherwise that is an error immediately.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        partition_of: Callable[[Any], TopicPartition] = lambda item: item,
-        *,
-        awaits_partitions: bool = True,
-    ) -> None:
-        self._cluster = cluster
-        self._partition_of = partition_of
-        self._awaits_partitions = awaits_partitions
-        self._unknown_since_s: dict[str, float] = {}  # by topic: since when brokers do not know it
+    partition_of: Callable[[Any], TopicPartition] = lambda item: item
+    awaits_partitions: bool = True
+    # By topic: since when brokers do not know it.
+    _unknown_since_s: dict[str, float] = field(default_factory=dict, init=False)
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         """Return, for each item, the node id of its partition's leader, or the error why there is
         none. Requests metadata once, of topics whose leaders are not in the cache."""
-        cluster = self._cluster
-        partitions = {item: self._partition_of(item) for item in items}
+        cluster = self.cluster
+        partitions = {item: self.partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
         invalid = _invalid_topics(unknown)
         unknown -= invalid.keys()
@@ -584,7 +560,7 @@ class ToLeader:
     ) -> dict[str, UnknownTopicError]:
         """Return the errors of the topics that brokers have not known for so long that they count
         as missing (`believed_missing`). `failed` has the error codes of topics without metadata."""
-        cluster = self._cluster
+        cluster = self.cluster
         unknown = [
             name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
@@ -597,17 +573,17 @@ class ToLeader:
     def _no_leader_error(self, tp: TopicPartition) -> BrokerError:
         """Return the error for a partition without a leader in the cache, though its topic has
         metadata."""
-        count = self._cluster.partition_count(tp.topic)
+        count = self.cluster.partition_count(tp.topic)
         if count is None or 0 <= tp.partition < count:
             return no_leader_error(tp)
         error = unknown_partition_error(tp, count)
-        if self._awaits_partitions:
+        if self.awaits_partitions:
             return BrokerError(error.code, error.where, error.broker_message)
         return error
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
         """Look up the leaders of the topic again: the partition's may have moved."""
-        self._cluster.mark_stale(self._partition_of(item).topic)
+        self.cluster.mark_stale(self.partition_of(item).topic)
 
 
 def _invalid_topics(names: Iterable[str]) -> dict[str, KafkaError]:
@@ -629,22 +605,19 @@ def _no_metadata_error(cluster: Cluster, tp: TopicPartition, code: int) -> Broke
     return BrokerError(code, f"Metadata of {tp}", error.broker_message)
 
 
-class ToBroker:
+@dataclass(eq=False)
+class ToBroker(Lookup):
     """Sends requests to given brokers. Items are node ids, or `node_of` returns an item's node id
     or ANY_BROKER."""
 
-    def __init__(
-        self, cluster: Cluster, node_of: Callable[[Any], int | None] = lambda item: item
-    ) -> None:
-        self._cluster = cluster
-        self._node_of = node_of
-        self._needs_metadata = False
+    node_of: Callable[[Any], int | None] = lambda item: item
+    _needs_metadata: bool = field(default=False, init=False)
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         """Return, for each item, the node id of its broker (None: any broker), or the error that
         the cluster has no such broker. Requests metadata once if one is not in the cache."""
-        cluster = self._cluster
-        nodes = {item: self._node_of(item) for item in items}
+        cluster = self.cluster
+        nodes = {item: self.node_of(item) for item in items}
         node_ids = {node for node in nodes.values() if node is not None}
         if self._needs_metadata or node_ids - cluster.brokers.keys():
             cluster.request_metadata([], deadline)
@@ -728,36 +701,33 @@ def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) 
     """
     handler = _FindCoordinator(cluster, kind)
     what = f"finding the coordinator of {key!r}"
-    return call_all(cluster, [key], handler, ToAny(), deadline, what)[key]
+    return ToAny(cluster).call_all([key], handler, deadline, what)[key]
 
 
 def find_group_coordinator(cluster: Cluster, group_id: str, deadline: Deadline) -> int:
     """Return the node id of a group's coordinator, by one request that is not retried."""
     handler = _FindCoordinator(cluster, FOR_GROUP)
-    return call_once(cluster, [group_id], handler, ToAny(), deadline)[group_id]
+    return ToAny(cluster).call_once([group_id], handler, deadline)[group_id]
 
 
-class ToCoordinator:
+@dataclass(eq=False)
+class ToCoordinator(Lookup):
     """Sends requests to the coordinator of a group or transactional id. Items are these, or
     `key_of` returns the one of an item."""
 
-    def __init__(
-        self, cluster: Cluster, kind: int, key_of: Callable[[Any], str] = lambda item: item
-    ) -> None:
-        self._cluster = cluster
-        self._kind = kind
-        self._key_of = key_of
+    kind: int
+    key_of: Callable[[Any], str] = lambda item: item
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         """Return, for each item, the node id of its coordinator, or the error of the lookup. Sends
         one FindCoordinator for those that are not in the cache."""
-        cluster, kind = self._cluster, self._kind
-        keys = {item: self._key_of(item) for item in items}
+        cluster, kind = self.cluster, self.kind
+        keys = {item: self.key_of(item) for item in items}
         nodes: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}
         unknown = [key for key, node_id in nodes.items() if node_id is None]
         if unknown:
             handler = _FindCoordinator(cluster, kind)
-            nodes |= call_once(cluster, unknown, handler, ToAny(), deadline).outcomes
+            nodes |= ToAny(cluster).call_once(unknown, handler, deadline).outcomes
         return {item: nodes[key] for item, key in keys.items()}
 
     def on_failure(self, item: Any, error: KafkaError) -> None:
@@ -768,4 +738,4 @@ class ToCoordinator:
             ErrorCode.NOT_COORDINATOR,
             ErrorCode.REQUEST_TIMED_OUT,
         ):
-            self._cluster.coordinators.pop((self._kind, self._key_of(item)), None)
+            self.cluster.coordinators.pop((self.kind, self.key_of(item)), None)

@@ -21,8 +21,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToCoordinator,
-    call_all,
-    call_each,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
@@ -492,7 +490,7 @@ class ToCoordinatorOfReader(ToCoordinator):
             if tp in self._topic_ids and isinstance(node_id, int)
         }
         commits_by_name = not all(
-            self._handler.knows_ids(self._cluster.connection(node_id, deadline))
+            self._handler.knows_ids(self.cluster.connection(node_id, deadline))
             for node_id in {nodes[tp] for tp in ids}
             if isinstance(node_id, int)
         )
@@ -501,12 +499,12 @@ class ToCoordinatorOfReader(ToCoordinator):
             for tp, topic_id in ids.items()
             if self._may_be_recreated(tp.topic, topic_id, commits_by_name)
         }
-        failed = self._cluster.request_metadata(sorted(doubtful), deadline) if doubtful else {}
+        failed = self.cluster.request_metadata(sorted(doubtful), deadline) if doubtful else {}
         for tp, topic_id in ids.items():
             where = f"{self._handler.request_type.API_NAME} of {self._handler.name(tp)}"
             if tp.topic in failed:
                 nodes[tp] = errors.BrokerError(failed[tp.topic], where)
-            elif self._cluster.was_recreated(tp.topic, topic_id):
+            elif self.cluster.was_recreated(tp.topic, topic_id):
                 why = "the topic was deleted and recreated, the offset is of the old one"
                 nodes[tp] = errors.UnknownTopicError(errors.ErrorCode.UNKNOWN_TOPIC_ID, where, why)
         return nodes
@@ -515,8 +513,8 @@ class ToCoordinatorOfReader(ToCoordinator):
         """Return whether the known metadata leave open that the topic has another id than
         `topic_id` now. A coordinator that gets ids checks them, so only commits by name
         (`commits_by_name`) need recent metadata."""
-        known = self._cluster.known_topic(topic)
-        if known is None or known.topic_id != topic_id or self._cluster.is_stale(topic):
+        known = self.cluster.known_topic(topic)
+        if known is None or known.topic_id != topic_id or self.cluster.is_stale(topic):
             return True
         return commits_by_name and time.monotonic() - known.refreshed_at_s > MAX_ID_AGE_S
 
@@ -528,7 +526,7 @@ class ToCoordinatorOfReader(ToCoordinator):
             errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             errors.ErrorCode.UNKNOWN_TOPIC_ID,
         ):
-            self._cluster.mark_stale(item.topic)
+            self.cluster.mark_stale(item.topic)
 
 
 def fetch_all_committed(
@@ -540,7 +538,7 @@ def fetch_all_committed(
     """
     what = f"looking up the offsets of group {group_id!r}"
     lookup = ToCoordinator(cluster, FOR_GROUP)
-    outcomes = call_all(cluster, [group_id], _FetchAllOrFail(), lookup, deadline, what)[group_id]
+    outcomes = lookup.call_all([group_id], _FetchAllOrFail(), deadline, what)[group_id]
     return {
         tp: outcome.value for tp, outcome in (outcomes or {}).items() if outcome.value is not None
     }
@@ -554,7 +552,7 @@ def fetch_offsets_of_groups(
     lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "looking up the offsets of groups"
     handler = FetchAllOffsets(require_stable=False)
-    results = call_each(cluster, group_ids, handler, lookup, deadline, what)
+    results = lookup.call_each(group_ids, handler, deadline, what)
     offsets: dict[str, dict[TopicPartition, OffsetAndMetadata] | errors.KafkaError] = {
         group_id: {tp: row.value for tp, row in outcomes.items() if row.value is not None}
         for group_id, outcomes in results.values_by_item.items()
@@ -575,8 +573,8 @@ def fetch_committed(
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
     what = f"looking up the offsets of group {group_id!r}"
-    handler, lookup = FetchOffsets(group_id), coordinator_of(cluster, group_id)
-    offsets = call_all(cluster, partitions, handler, lookup, deadline, what)
+    lookup = coordinator_of(cluster, group_id)
+    offsets = lookup.call_all(partitions, FetchOffsets(group_id), deadline, what)
     return {tp: committed for tp, committed in offsets.items() if committed is not None}
 
 
@@ -603,7 +601,7 @@ def commit_group_offsets(
     handler = CommitOffsets(group_id, offsets, cluster, topic_ids, identity, min_version)
     lookup = ToCoordinatorOfReader(cluster, handler, topic_ids or {})
     try:
-        call_all(cluster, offsets, handler, lookup, deadline, what)
+        lookup.call_all(offsets, handler, deadline, what)
     except errors.KafkaTimeoutError as late:
         if isinstance(late.__cause__, _StaleEpoch):
             raise commit_failed(late.__cause__.code, group_id) from late.__cause__

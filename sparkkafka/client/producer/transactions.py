@@ -35,8 +35,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToCoordinator,
-    call_all,
-    call_each,
     find_coordinator,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
@@ -203,7 +201,7 @@ def _call_each(
         return Results({})
     handler = handler_type(cluster, requests, hints)
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    return call_each(cluster, requests, handler, lookup, deadline, what)
+    return lookup.call_each(requests, handler, deadline, what)
 
 
 def init_transactions(
@@ -451,9 +449,8 @@ def commit_offsets_in(
             group_id=group_id,
         )
         adding = RequestEach(cluster, {tid: request}, hints)
-        lookup = ToCoordinator(cluster, FOR_TRANSACTION)
         what = f"adding group {group_id!r} to a transaction"
-        call_all(cluster, [tid], adding, lookup, deadline, what)
+        ToCoordinator(cluster, FOR_TRANSACTION).call_all([tid], adding, deadline, what)
     handler = _CommitOffsetsInTransaction(cluster, transaction, group_id, offsets, member, hints)
     if version is not None and handler.has_all_ids:
         handler.highest_version = messages.TxnOffsetCommitRequest.MAX_VERSION
@@ -461,7 +458,7 @@ def commit_offsets_in(
         handler.version = version
     lookup = ToCoordinatorOfReader(cluster, handler, handler.topic_ids)
     what = f"committing offsets of group {group_id!r} in a transaction"
-    call_all(cluster, offsets, handler, lookup, deadline, what)
+    lookup.call_all(offsets, handler, deadline, what)
 
 
 # --- the transaction of a task ------------------------------------------------------------------
@@ -935,9 +932,8 @@ class TransactionManager(ProducerTransaction):
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"
         try:
-            response = call_all(
-                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_response
-            )[tid]
+            responses = lookup.call_all([tid], handler, deadline, what, on_retry=note_lost_response)
+            response = responses[tid]
         except BrokerError as error:
             # The coordinator has no partitions: the requests that added them did not arrive. They
             # may still do, so the next transaction needs a new epoch (`_response_lost`).

@@ -20,7 +20,7 @@ from sparkkafka.client import (
     OffsetSpec,
     TopicPartition,
 )
-from sparkkafka.client.cluster import configs
+from sparkkafka.client.cluster.request_driver import ToBroker
 from sparkkafka.errors import OptionError
 from tests.client.support import settings
 
@@ -62,7 +62,7 @@ def test_changes_of_settings_become_text_too(
     def take(_: Any, items: Any, api: Any, *__: Any) -> None:
         sent.extend(api.build(list(items), 1).resources[0].configs)
 
-    monkeypatch.setattr(configs, "call_each", take)
+    monkeypatch.setattr(ToBroker, "call_each", take)
     with Admin(settings(fake_cluster)) as admin:
         changes: dict[str, Any] = {"retention.ms": 5, "preallocate": False, "segment.ms": None}
         admin.incremental_alter_configs({ORDERS: changes})
