@@ -418,15 +418,14 @@ def _topic_skew(
 ) -> _Skew:
     """Look up the skew of a topic."""
     from sparkkafka.client.admin.brokers import partition_sizes
-    from sparkkafka.client.cluster.offsets import earliest_and_latest
+    from sparkkafka.client.cluster.offsets import OffsetLookup
 
     parsed = parse_group_options(with_token(options))
     with Cluster(parsed.client) as cluster:
         numbers = sorted(cluster.topics([topic], deadline)[topic].partitions)
         topic_partitions = [TopicPartition(topic, number) for number in numbers]
-        first, end = earliest_and_latest(
-            cluster, topic_partitions, isolation_level=parsed.isolation_level, deadline=deadline
-        )
+        lookup = OffsetLookup(cluster, parsed.isolation_level)
+        first, end = lookup.earliest_and_latest(topic_partitions, deadline)
         bytes_label = "bytes on the leader's disk"
         sizes: dict[int, int] | None = None
         try:

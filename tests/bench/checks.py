@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import confluent_kafka
 
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.values import TopicPartition
 from tests.bench import data, rivals
 
@@ -41,7 +41,7 @@ def ends(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, int]:
     """The end offset of each partition."""
     chosen = [TopicPartition(topic, number) for number in range(partitions)]
     with data.open_cluster(bootstrap_servers) as cluster:
-        _, end = earliest_and_latest(cluster, chosen, isolation_level="read_uncommitted")
+        _, end = OffsetLookup(cluster, "read_uncommitted").earliest_and_latest(chosen)
     return {partition.partition: end[partition] for partition in chosen}
 
 

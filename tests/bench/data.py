@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.client import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.support.options import parse_client_options, parse_producer_options
@@ -133,7 +133,7 @@ def records_in(bootstrap_servers: str, name: str, partitions: int) -> int:
     """Records between the first and the end offsets; right for topics without transactions."""
     chosen = [TopicPartition(name, number) for number in range(partitions)]
     with open_cluster(bootstrap_servers) as cluster:
-        first, end = earliest_and_latest(cluster, chosen, isolation_level="read_uncommitted")
+        first, end = OffsetLookup(cluster, "read_uncommitted").earliest_and_latest(chosen)
     return sum(end[tp] - first[tp] for tp in chosen)
 
 

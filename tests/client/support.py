@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import commit_group_offsets, fetch_committed
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -137,7 +137,7 @@ def read(bootstrap: Any, topic: str, *, partition: int = 0, **config: Any) -> li
     tp = TopicPartition(topic, partition)
     isolation = str(config.get("isolation_level", "read_uncommitted"))
     with open_cluster(bootstrap) as cluster:
-        first, end = earliest_and_latest(cluster, [tp], isolation_level=isolation)
+        first, end = OffsetLookup(cluster, isolation).earliest_and_latest([tp])
         return read_range(cluster, topic, first[tp], end[tp], partition=partition, **config)
 
 

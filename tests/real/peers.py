@@ -16,7 +16,7 @@ import kafka
 
 from sparkkafka.client import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import UnsupportedVersionError
@@ -273,8 +273,8 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
     with Cluster(parse_client_options(settings)) as cluster:
         tps = [TopicPartition(topic, p) for p in range(partitions)]
         level = fetch.isolation_level
-        first, end = earliest_and_latest(cluster, tps, isolation_level=level)
-        end = confirmed_ends(cluster, end, isolation_level=level)
+        first, end = OffsetLookup(cluster, level).earliest_and_latest(tps)
+        end = OffsetLookup(cluster, level).confirmed_ends(end)
         for tp in tps:
             ranges = {tp: PlannedRange(Selection(first[tp], end[tp]))}
             with RangeReader(cluster, ranges, fetch, poll_timeout_ms=20_000) as reader:

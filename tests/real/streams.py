@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import confluent_kafka.admin
 
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.constants import LATEST
 from tests.client.support import open_cluster
@@ -127,7 +127,7 @@ def ends(cluster: Any, topic: str, partitions: int) -> dict[int, int]:
     """The end of each partition, as a read_uncommitted reader sees it."""
     wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
     with open_cluster(cluster) as client:
-        return {tp.partition: row.offset for tp, row in list_offsets(client, wanted).items()}
+        return {tp.partition: row.offset for tp, row in OffsetLookup(client).list(wanted).items()}
 
 
 def administer(

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.testing.kafka.cluster import KafkaCluster
@@ -56,7 +56,7 @@ def written(cluster, topic: str) -> int:
     """How many offsets the topic has by now."""
     tps = [TopicPartition(topic, p) for p in range(PARTITIONS)]
     with open_cluster(cluster) as client:
-        found = list_offsets(client, dict.fromkeys(tps, LATEST))
+        found = OffsetLookup(client).list(dict.fromkeys(tps, LATEST))
     return sum(row.offset for row in found.values())
 
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactions import SingleTransaction
@@ -72,7 +72,7 @@ def write(config: dict[str, str], topic: str, values: list[bytes]) -> None:
 def read(config: dict[str, str], topic: str) -> list[bytes | None]:
     tp = TopicPartition(topic, 0)
     with Cluster(parse_client_options(config)) as cluster:
-        first, end = earliest_and_latest(cluster, [tp])
+        first, end = OffsetLookup(cluster).earliest_and_latest([tp])
         return list(values_of(cluster, config, topic, first[tp], end[tp]))
 
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import OffsetSpec
 from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigResource, describe_configs
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
@@ -97,7 +97,9 @@ def test_a_topic_can_be_written_to_as_soon_as_it_is_made(cluster, kafka_cluster)
     name = a_name()
     create_topic(cluster, name, partitions=20)
     tps = [TopicPartition(name, partition) for partition in range(20)]
-    assert {row.offset for row in list_offsets(cluster, dict.fromkeys(tps, LATEST)).values()} == {0}
+    assert {
+        row.offset for row in OffsetLookup(cluster).list(dict.fromkeys(tps, LATEST)).values()
+    } == {0}
 
 
 def test_settings_that_are_not_there_are_left_out(cluster, new_topic):
@@ -172,7 +174,7 @@ def test_offsets_by_time_are_those_of_confluent_kafka(cluster, kafka_cluster, ne
     try:
         for time_ms in times:
             wanted = {TopicPartition(topic, p): time_ms for p in range(3)}
-            ours = list_offsets(cluster, wanted)
+            ours = OffsetLookup(cluster).list(wanted)
             theirs = consumer.offsets_for_times(
                 [confluent_kafka.TopicPartition(topic, p, time_ms) for p in range(3)], WAIT_S
             )
@@ -201,7 +203,7 @@ def test_one_call_may_want_different_things_of_partitions(cluster, kafka_cluster
         TopicPartition(topic, 1): LATEST,
         TopicPartition(topic, 2): T0_MS + 4,
     }
-    assert [list_offsets(cluster, wanted)[tp].offset for tp in sorted(wanted)] == [0, 10, 4]
+    assert [OffsetLookup(cluster).list(wanted)[tp].offset for tp in sorted(wanted)] == [0, 10, 4]
 
 
 def test_read_committed_ends_where_an_open_transaction_starts(
@@ -223,7 +225,7 @@ def test_read_committed_ends_where_an_open_transaction_starts(
         at_broker = confluent_kafka.TopicPartition(topic, 0)
         found = {}
         for level in ("read_uncommitted", "read_committed"):
-            found[level] = list_offsets(cluster, {tp: LATEST}, isolation_level=level)[tp].offset
+            found[level] = OffsetLookup(cluster, level).list({tp: LATEST})[tp].offset
             theirs = other.list_offsets(
                 {at_broker: OffsetSpec.latest()},
                 isolation_level=confluent_kafka.IsolationLevel[level.upper()],
@@ -237,9 +239,7 @@ def test_read_committed_ends_where_an_open_transaction_starts(
     # The marker takes an offset, and is written after the coordinator's response.
     tp = TopicPartition(topic, 0)
     assert wait_until(
-        lambda: (
-            list_offsets(cluster, {tp: LATEST}, isolation_level="read_committed")[tp].offset == 11
-        )
+        lambda: OffsetLookup(cluster, "read_committed").list({tp: LATEST})[tp].offset == 11
     )
     assert ends() == {"read_uncommitted": 11, "read_committed": 11}
 
@@ -256,7 +256,7 @@ def test_errors_of_offsets_name_the_topic(kafka_cluster, new_topic):
             (TopicPartition("not/a/name", 0), ErrorCode.INVALID_TOPIC_EXCEPTION),
         ):
             with pytest.raises(BrokerError) as raised:
-                list_offsets(cluster, {tp: LATEST})
+                OffsetLookup(cluster).list({tp: LATEST})
             assert raised.value.code == code
             assert tp.topic in str(raised.value)
             assert isinstance(raised.value, UnknownTopicError) == (

@@ -11,7 +11,7 @@ from sparkkafka.client.admin.transactions import (
     describe_known_transactions,
     list_ongoing_transactions,
 )
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.values import TopicPartition
@@ -106,6 +106,6 @@ def held_back(bootstrap: str, topics: Iterable[str], partitions: int) -> dict[To
     """How many offsets of each partition a reader of read_committed may not read yet."""
     tps = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
     with open_cluster(bootstrap) as cluster:
-        _, stable = earliest_and_latest(cluster, tps, isolation_level="read_committed")
-        _, high = earliest_and_latest(cluster, tps, isolation_level="read_uncommitted")
+        _, stable = OffsetLookup(cluster, "read_committed").earliest_and_latest(tps)
+        _, high = OffsetLookup(cluster, "read_uncommitted").earliest_and_latest(tps)
     return {tp: high[tp] - stable[tp] for tp in tps if high[tp] != stable[tp]}

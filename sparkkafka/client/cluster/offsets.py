@@ -3,13 +3,14 @@
 In Kafka the latest offset of ListOffsets is the high watermark, or with read_committed the last
 stable offset, and Fetch responses have the same. Another broker may give an offset inside the last
 batch (Tansu 0.6: the batch's first offset plus 1), so that a read up to it would leave out the rest
-of the batch: `confirmed_ends` compares them with those of Fetch.
+of the batch: `OffsetLookup.confirmed_ends` compares them with those of Fetch.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.arguments import (
@@ -28,6 +29,7 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import (
     OffsetAndMetadata,
+    Offsets,
     Results,
     TopicPartition,
     by_partition,
@@ -264,85 +266,6 @@ def list_offsets_each(
     return Results({query.tp: outcome for query, outcome in results.outcomes.items()})
 
 
-def list_offsets(
-    cluster: Cluster,
-    timestamps: Mapping[TopicPartition, int],
-    *,
-    isolation_level: str = "read_uncommitted",
-    deadline: Deadline | None = None,
-) -> dict[TopicPartition, ListedOffset]:
-    """List the offset of each partition at its timestamp: LATEST, EARLIEST, or ms since 1970.
-
-    With read_committed, LATEST is the last stable offset. Requests to all leaders are in flight
-    together. Raises BrokerError, which names the partitions, for an error that is not retriable;
-    KafkaTimeoutError (with the last failure) at the deadline.
-    """
-    queries = [_OffsetQuery(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
-    offsets = _list_all_or_raise(cluster, queries, isolation_level, deadline)
-    return {query.tp: offset for query, offset in offsets.items()}
-
-
-def earliest_and_latest(
-    cluster: Cluster,
-    partitions: Iterable[TopicPartition],
-    *,
-    isolation_level: str = "read_uncommitted",
-    deadline: Deadline | None = None,
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the earliest offset of each partition, and the latest. Two requests to each leader are
-    in flight together. Raises the errors of `list_offsets`."""
-    chosen = list(partitions)
-    edges = (constants.EARLIEST, constants.LATEST)
-    queries = [_OffsetQuery(tp, edge) for edge in edges for tp in chosen]
-    offsets = _list_all_or_raise(cluster, queries, isolation_level, deadline)
-    earliest, latest = (
-        {tp: offsets[_OffsetQuery(tp, edge)].offset for tp in chosen} for edge in edges
-    )
-    return earliest, latest
-
-
-def largest_timestamps(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """List the largest timestamp in each partition, in ms, of all records that its log has or had.
-
-    Partitions without records are left out. Empty if a broker refuses the request, as brokers
-    before Kafka 3.0 do.
-    """
-    try:
-        listed = list_offsets(cluster, dict.fromkeys(partitions, constants.MAX_TIMESTAMP))
-    except (UnsupportedVersionError, BrokerError) as error:
-        log.info("largest timestamps are not known: %s", error)
-        return {}
-    return {tp: row.timestamp_ms for tp, row in listed.items() if row.offset != constants.NO_OFFSET}
-
-
-def _list_all_or_raise(
-    cluster: Cluster,
-    queries: Sequence[_OffsetQuery],
-    isolation_level: str,
-    deadline: Deadline | None,
-) -> dict[_OffsetQuery, ListedOffset]:
-    """List the offset of each query. Raises the first error: also for a partition that its topic
-    lacks, without waiting for it (`awaits_partitions`), and for a log without an earliest or latest
-    offset."""
-    handler = _ListOffsets(cluster, isolation_level)
-    lookup = ToLeader(cluster, lambda query: query.tp, awaits_partitions=False)
-    handler.grace_ms = cluster.grace_ms(query.tp.topic for query in queries)
-    offsets = lookup.call_all(queries, handler, deadline, "listing offsets")
-    for (tp, timestamp_ms), (offset, _, _) in offsets.items():
-        if offset < 0 and timestamp_ms in _EDGES:
-            raise BrokerError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"ListOffsets of {tp}",
-                f"the broker says that its log {_EDGES[timestamp_ms]} at offset {offset}",
-            )
-    return offsets
-
-
-# --- ends of logs, from ListOffsets and Fetch -----------------------------------------------------
-
-
 class _FetchEnds(ApiHandler[TopicPartition, int]):
     """Fetches from the end on: the response has no records, and says where the log ends."""
 
@@ -392,46 +315,111 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
                 yield tp, Outcome.of(row, end)
 
 
-def confirmed_ends(
-    cluster: Cluster,
-    latest: Mapping[TopicPartition, int],
-    *,
-    isolation_level: str,
-    deadline: Deadline | None = None,
-) -> dict[TopicPartition, int]:
-    """Return the ends `latest`, which ListOffsets gave, or those of the leaders' Fetch responses
-    where these are later. Sends one more request to each leader.
+@dataclass(frozen=True)
+class OffsetLookup:
+    """Looks up offsets of many partitions, for readers of one isolation level: all of them, or it
+    raises the error of one.
 
-    The first time that ListOffsets was wrong is logged as a warning, and `cluster.lists_short_ends`
-    is set. A partition that cannot be fetched keeps its end. Raises the errors of `list_offsets`.
+    Its methods raise BrokerError, which names the partitions, for an error that is not retriable,
+    also for a partition that its topic lacks and for a log without an earliest or latest offset;
+    KafkaTimeoutError (with the last failure) at the deadline (None: default.api.timeout.ms).
     """
-    if not latest:
+
+    cluster: Cluster
+    isolation_level: str = "read_uncommitted"
+
+    def list(
+        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, ListedOffset]:
+        """List the offset of each partition at its timestamp: LATEST, EARLIEST, or ms since 1970.
+
+        With read_committed, LATEST is the last stable offset. Requests to all leaders are in flight
+        together.
+        """
+        queries = [_OffsetQuery(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
+        return {query.tp: row for query, row in self._list_all(queries, deadline).items()}
+
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline | None = None
+    ) -> Offsets:
+        """Return only the offsets of `list`."""
+        return {tp: row.offset for tp, row in self.list(timestamps, deadline).items()}
+
+    def earliest_and_latest(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+    ) -> tuple[Offsets, Offsets]:
+        """Return the earliest offset of each partition, and the latest. Two requests to each leader
+        are in flight together."""
+        chosen = [*partitions]
+        edges = (constants.EARLIEST, constants.LATEST)
+        queries = [_OffsetQuery(tp, edge) for edge in edges for tp in chosen]
+        listed = self._list_all(queries, deadline)
+        earliest, latest = (
+            {tp: listed[_OffsetQuery(tp, edge)].offset for tp in chosen} for edge in edges
+        )
+        return earliest, latest
+
+    def confirmed_ends(
+        self, latest: Mapping[TopicPartition, int], deadline: Deadline | None = None
+    ) -> Offsets:
+        """Return the ends `latest`, which ListOffsets gave, or those of the leaders' Fetch
+        responses where these are later. Sends one more request to each leader.
+
+        The first time that ListOffsets was wrong is logged as a warning, and
+        `cluster.lists_short_ends` is set. A partition that cannot be fetched keeps its end.
+        """
+        if not latest:
+            return {}
+        cluster = self.cluster
+        deadline = deadline or cluster.deadline()
+        handler = _FetchEnds(cluster, latest, self.isolation_level)
+        fetched = ToLeader(cluster).call_once(latest, handler, deadline)
+        later = {tp: end for tp, end in fetched.values_by_item.items() if end > latest[tp]}
+        if not later:
+            return dict(latest)
+        # Records may have been appended between the two requests. Then ListOffsets knows them now.
+        listed = self.offsets(dict.fromkeys(later, constants.LATEST), deadline)
+        for tp, end in later.items():
+            if listed[tp] < end and not cluster.lists_short_ends:
+                cluster.lists_short_ends = True
+                leader = cluster.known_leader(tp)
+                broker = "the broker" if leader is None else cluster.brokers[leader.leader]
+                log.warning(
+                    "%s: %s says in ListOffsets that the log ends at offset %d, and in Fetch that "
+                    "it ends at %d. The latter is taken, here and for other partitions, so that no "
+                    "record of the last batch is left out; brokers of Kafka say the same in both",
+                    *(tp, broker, listed[tp], end),
+                )
+        return {**latest, **{tp: max(end, listed[tp]) for tp, end in later.items()}}
+
+    def _list_all(
+        self, queries: Sequence[_OffsetQuery], deadline: Deadline | None
+    ) -> dict[_OffsetQuery, ListedOffset]:
+        """List the offset of each query, without waiting for a partition that its topic lacks
+        (`awaits_partitions`)."""
+        handler = _ListOffsets(self.cluster, self.isolation_level)
+        lookup = ToLeader(self.cluster, lambda query: query.tp, awaits_partitions=False)
+        handler.grace_ms = self.cluster.grace_ms(query.tp.topic for query in queries)
+        offsets = lookup.call_all(queries, handler, deadline, "listing offsets")
+        for (tp, timestamp_ms), (offset, _, _) in offsets.items():
+            if offset < 0 and timestamp_ms in _EDGES:
+                raise BrokerError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"ListOffsets of {tp}",
+                    f"the broker says that its log {_EDGES[timestamp_ms]} at offset {offset}",
+                )
+        return offsets
+
+
+def largest_timestamps(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Offsets:
+    """List the largest timestamp in each partition, in ms, of all records that its log has or had.
+
+    Partitions without records are left out. Empty if a broker refuses the request, as brokers
+    before Kafka 3.0 do.
+    """
+    try:
+        listed = OffsetLookup(cluster).list(dict.fromkeys(partitions, constants.MAX_TIMESTAMP))
+    except (UnsupportedVersionError, BrokerError) as error:
+        log.info("largest timestamps are not known: %s", error)
         return {}
-    deadline = deadline or cluster.deadline()
-    handler = _FetchEnds(cluster, latest, isolation_level)
-    fetched = ToLeader(cluster).call_once(latest, handler, deadline)
-    later = {tp: end for tp, end in fetched.values_by_item.items() if end > latest[tp]}
-    if not later:
-        return dict(latest)
-    # Records may have been appended between the two requests. Then ListOffsets knows them now.
-    listed = list_offsets(
-        cluster,
-        dict.fromkeys(later, constants.LATEST),
-        isolation_level=isolation_level,
-        deadline=deadline,
-    )
-    for tp, end in later.items():
-        if listed[tp].offset < end and not cluster.lists_short_ends:
-            cluster.lists_short_ends = True
-            leader = cluster.known_leader(tp)
-            broker = "the broker" if leader is None else cluster.brokers[leader.leader]
-            log.warning(
-                "%s: %s says in ListOffsets that the log ends at offset %d, and in Fetch that it "
-                "ends at %d. The latter is taken, here and for other partitions, so that no record "
-                "of the last batch is left out; brokers of Kafka say the same in both",
-                tp,
-                broker,
-                listed[tp].offset,
-                end,
-            )
-    return {**latest, **{tp: max(end, listed[tp].offset) for tp, end in later.items()}}
+    return {tp: row.timestamp_ms for tp, row in listed.items() if row.offset != constants.NO_OFFSET}

@@ -27,12 +27,10 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
 from sparkkafka.client.cluster.offsets import (
     ListedOffset,
+    OffsetLookup,
     OffsetRange,
     OffsetSpec,
     StartingPoint,
-    confirmed_ends,
-    earliest_and_latest,
-    list_offsets,
     starting_point,
 )
 from sparkkafka.client.consumer.consumer_coordinator import (
@@ -171,7 +169,7 @@ class AutoOffsetReset:
         tp = state.tp
         try:
             if state.log_bounds is None:
-                first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
+                first, end = OffsetLookup(self._cluster).earliest_and_latest([tp], deadline)
                 state.log_bounds = LogBounds(first[tp], end[tp], end[tp])
             bounds = state.log_bounds
             log_text = f"the log has offsets [{bounds.log_start_offset}, {bounds.high_watermark})"
@@ -509,6 +507,7 @@ class Consumer(arguments.ClientBase):
         self._guard = SingleThreadGuard("Consumer")
         self._metrics = metrics = FetchMetrics()
         self._cluster = cluster = Cluster(options.client, metrics=metrics.network)
+        self._offsets = OffsetLookup(cluster, options.fetch.isolation_level)
         self._subscription = subscription = SubscriptionState(cluster)
         self._fetcher = Fetcher(cluster, options.fetch, subscription, metrics)
         self._coordinator = ConsumerCoordinator(
@@ -690,9 +689,9 @@ class Consumer(arguments.ClientBase):
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._states(partitions)]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
-            ends = self._list_offsets(dict.fromkeys(chosen, LATEST), deadline)
+            ends = self._offsets.offsets(dict.fromkeys(chosen, LATEST), deadline)
             return {
-                tp: LagInfo(positions[tp], ends[tp].offset, max(0, ends[tp].offset - positions[tp]))
+                tp: LagInfo(positions[tp], ends[tp], max(0, ends[tp] - positions[tp]))
                 for tp in chosen
             }
 
@@ -778,8 +777,7 @@ class Consumer(arguments.ClientBase):
         """Return the offset of the first record of each partition, assigned or not."""
         with self._guard:
             lookups = dict.fromkeys(_partitions(partitions), EARLIEST)
-            offsets = self._list_offsets(lookups, self._deadline(timeout_s))
-            return {tp: offsets[tp].offset for tp in lookups}
+            return self._offsets.offsets(lookups, self._deadline(timeout_s))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -788,16 +786,8 @@ class Consumer(arguments.ClientBase):
         isolation.level=read_committed the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
-            listed = self._list_offsets(dict.fromkeys(_partitions(partitions), LATEST), deadline)
-            return self._confirm_ends({tp: row.offset for tp, row in listed.items()}, deadline)
-
-    def _confirm_ends(
-        self, latest: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """Return the ends of the partitions. `latest` has those that brokers list: some brokers
-        list too early ones, and for these the true end is read."""
-        isolation = self._options.fetch.isolation_level
-        return confirmed_ends(self._cluster, latest, isolation_level=isolation, deadline=deadline)
+            lookups = dict.fromkeys(_partitions(partitions), LATEST)
+            return self._offsets.confirmed_ends(self._offsets.offsets(lookups, deadline), deadline)
 
     def offsets_for(
         self, topic: str, timeout_s: float | None = None
@@ -808,11 +798,8 @@ class Consumer(arguments.ClientBase):
             deadline = self._deadline(timeout_s)
             metadata = self._cluster.topics([checked_topic(topic)], deadline)[topic]
             chosen = [TopicPartition(topic, number) for number in sorted(metadata.partitions)]
-            isolation = self._options.fetch.isolation_level
-            first, end = earliest_and_latest(
-                self._cluster, chosen, isolation_level=isolation, deadline=deadline
-            )
-            end = self._confirm_ends(end, deadline)
+            first, end = self._offsets.earliest_and_latest(chosen, deadline)
+            end = self._offsets.confirmed_ends(end, deadline)
             return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
 
     def offsets_for_times(
@@ -827,15 +814,8 @@ class Consumer(arguments.ClientBase):
                 what = f"times_ms: the time of {tp}, in milliseconds,"
                 time_ms = arguments.whole_float_as_int(time_ms)
                 lookups[tp] = arguments.checked_int(time_ms, what, 0)
-            offsets = self._list_offsets(lookups, self._deadline(timeout_s))
+            offsets = self._offsets.list(lookups, self._deadline(timeout_s))
             return {tp: None if offsets[tp].offset == NO_OFFSET else offsets[tp] for tp in lookups}
-
-    def _list_offsets(
-        self, lookups: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> dict[TopicPartition, ListedOffset]:
-        """Look up a timestamp (EARLIEST, LATEST, or milliseconds) in each partition."""
-        isolation = self._options.fetch.isolation_level
-        return list_offsets(self._cluster, lookups, isolation_level=isolation, deadline=deadline)
 
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
         """Return a topic's partitions and their leaders. Raises UnknownTopicError."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.consumer.fetched_records import with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.subscription_state import (
@@ -254,11 +254,9 @@ class RangeReader:
         epoch = self._cluster.leader_epoch(tp)
         if end >= self._ends[tp] and epoch == self._open_bounds[tp].leader_epoch:
             return end
-        listed = list_offsets(
-            self._cluster, {tp: LATEST}, isolation_level=isolation_level, deadline=deadline
-        )
         # Brokers other than Kafka's may list an end inside the last batch (see `confirmed_ends`).
-        return max(end, listed[tp].offset)
+        lookup = OffsetLookup(self._cluster, isolation_level)
+        return max(end, lookup.offsets({tp: LATEST}, deadline)[tp])
 
     def _end_text(self, tp: TopicPartition) -> str:
         """Return the end of a range for messages."""
@@ -364,7 +362,7 @@ class RangeReader:
         """Set a new position, since the leader does not have the present one; count the offsets
         between as lost. Raises the errors of `_skip_lost`."""
         tp, position = state.tp, state.position or 0
-        first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
+        first, end = OffsetLookup(self._cluster).earliest_and_latest([tp], deadline)
         earliest, latest = first[tp], end[tp]
         open_bounds = self._open_bounds.get(tp, NO_OPEN_BOUNDS)
         if earliest <= position <= latest:  # the leader had not caught up

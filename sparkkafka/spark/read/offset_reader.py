@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
-from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Offsets, TopicPartition
@@ -47,7 +47,7 @@ class OffsetReader:
     def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
-        self._isolation_level = options.fetch.isolation_level
+        self.lookup = OffsetLookup(cluster, options.fetch.isolation_level)
 
     def with_attempts(
         self, what: str, action: Callable[[Deadline], _T], report: Report | None = None
@@ -127,31 +127,6 @@ class OffsetReader:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    def offsets_at(self, times: Offsets, deadline: Deadline) -> Offsets:
-        """Return the offsets at EARLIEST, LATEST or times in ms, under the read's isolation
-        level."""
-        if not times:
-            return {}
-        listed = list_offsets(
-            self._cluster, times, isolation_level=self._isolation_level, deadline=deadline
-        )
-        return {tp: row.offset for tp, row in listed.items()}
-
-    def log_bounds(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Offsets, Offsets]:
-        """Return the first offsets and the ends of the logs, under the read's isolation level."""
-        return earliest_and_latest(
-            self._cluster, partitions, isolation_level=self._isolation_level, deadline=deadline
-        )
-
-    def confirmed_ends(self, latest: Offsets, deadline: Deadline) -> Offsets:
-        """Return the ends `latest` of ListOffsets, or those that Fetch gives where these are later
-        (see `client.cluster.offsets.confirmed_ends`)."""
-        return confirmed_ends(
-            self._cluster, latest, isolation_level=self._isolation_level, deadline=deadline
-        )
-
     def start_offsets(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Offsets, set[TopicPartition]]:
@@ -170,9 +145,9 @@ class OffsetReader:
         may_change = {tp for tp, start in starts.items() if is_committed or start == LATEST}
         # ListOffsets uses the same numbers for earliest and latest as the option's JSON.
         times = {tp: start for tp, start in starts.items() if start in (EARLIEST, LATEST)}
-        listed = self.offsets_at(times, deadline)
+        listed = self.lookup.offsets(times, deadline)
         ends = {tp: listed[tp] for tp, time_ms in times.items() if time_ms == LATEST}
-        return {**starts, **listed, **self.confirmed_ends(ends, deadline)}, may_change
+        return {**starts, **listed, **self.lookup.confirmed_ends(ends, deadline)}, may_change
 
     def _bind_start(
         self, partitions: Collection[TopicPartition], deadline: Deadline
@@ -180,7 +155,7 @@ class OffsetReader:
         """Return the start of a read, with times and committed offsets looked up."""
         starting = self._options.starting
         if starting.is_by_time:
-            offsets = self.offsets_at(input_partitions.times_of(starting, partitions), deadline)
+            offsets = self.lookup.offsets(input_partitions.times_of(starting, partitions), deadline)
             return input_partitions.start_at_times(
                 starting, offsets, no_match_strategy=self._options.no_match_strategy
             )
@@ -254,16 +229,16 @@ class OffsetReader:
         # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
         starting, ending = self._bind_start(partitions, deadline), options.ending
         if ending.is_by_time:
-            offsets = self.offsets_at(input_partitions.times_of(ending, partitions), deadline)
+            offsets = self.lookup.offsets(input_partitions.times_of(ending, partitions), deadline)
             ending = input_partitions.bound_at_times(ending, offsets)
-        earliest, latest = self.log_bounds(partitions, deadline)
+        earliest, latest = self.lookup.earliest_and_latest(partitions, deadline)
         # Ends are confirmed if tasks do not look them up, and if an offset of the user lies behind
         # a listed end, which would else be data loss.
         specific = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
         if options.bind_offsets == "plan" or any(
             offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
         ):
-            latest = self.confirmed_ends(latest, deadline)
+            latest = self.lookup.confirmed_ends(latest, deadline)
         for name, topic_id in topic_ids.items():
             if self._cluster.was_recreated(name, topic_id):
                 why = "the topic was deleted and recreated while its offsets were looked up"

@@ -43,7 +43,7 @@ from pyspark.sql.datasource import (
 )
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup, largest_timestamps
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import UnknownTopicError
@@ -367,5 +367,4 @@ def _first_offsets_at(
     """
     if time_ms is None or not partitions:
         return {}
-    listed = list_offsets(cluster, dict.fromkeys(partitions, time_ms))
-    return {tp: row.offset for tp, row in listed.items()}
+    return OffsetLookup(cluster).offsets(dict.fromkeys(partitions, time_ms))

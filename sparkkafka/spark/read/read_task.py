@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.consumer.range_reader import OpenBounds, PlannedRange, RangeReader
 from sparkkafka.client.consumer.record import or_nulls, partition_column, times_as_us, topic_column
 from sparkkafka.client.deadline import Deadline
@@ -218,20 +218,18 @@ def _bind_times(
 ) -> KafkaInputPartition | None:
     """Look up again the times of a range's start and end that no record had reached at planning,
     and return the range with their offsets; None if no record has reached the start's time since.
-    Raises the errors of `list_offsets`."""
+    Raises the errors of `OffsetLookup`."""
     if planned.start_time_ms is None and planned.end_time_ms is None:
         return planned
     cluster.assume_exists(planned.topic)
     deadline = Deadline(options.client.default_api_timeout_ms)
+    lookup = OffsetLookup(cluster, options.fetch.isolation_level)
 
     def offset_at(time_ms: int | None) -> int:
         """Return the first offset with that time or a later one; NO_OFFSET for none, or no time."""
         if time_ms is None:
             return NO_OFFSET
-        times = {planned.tp: time_ms}
-        isolation_level = options.fetch.isolation_level
-        listed = list_offsets(cluster, times, isolation_level=isolation_level, deadline=deadline)
-        return listed[planned.tp].offset
+        return lookup.offsets({planned.tp: time_ms}, deadline)[planned.tp]
 
     try:
         start, end = offset_at(planned.start_time_ms), offset_at(planned.end_time_ms)

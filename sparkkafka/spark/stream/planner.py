@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
@@ -250,16 +250,16 @@ class StreamPlanner:
             latest |= self._offsets_at(LATEST, behind, deadline)
             # A query that was restarted as read_committed may have read beyond the last stable
             # offset. It is not behind if its start is within the high watermark.
-            high_watermarks = list_offsets(
-                self.cluster, dict.fromkeys(behind, LATEST), deadline=deadline
+            high_watermarks = OffsetLookup(self.cluster).offsets(
+                dict.fromkeys(behind, LATEST), deadline
             )
             for tp, high_watermark in high_watermarks.items():
-                latest[tp] = max(latest[tp], min(high_watermark.offset, start[tp]))
+                latest[tp] = max(latest[tp], min(high_watermark, start[tp]))
         return {tp: latest[tp] for tp in partitions}
 
     def _confirmed_ends(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
         """Return the ends that Fetch confirms, where those of ListOffsets may lie inside the last
-        record batch (see `client.cluster.offsets.confirmed_ends`).
+        record batch (see `OffsetLookup.confirmed_ends`).
 
         Ends are confirmed at the first lookup, if there are no new records, and if a log ends
         before the start; each end once, unless brokers are known to list ends inside of batches. A
@@ -273,7 +273,7 @@ class StreamPlanner:
             if self._confirmed and has_new and not is_behind:
                 return {}
             chosen = {tp: end for tp, end in latest.items() if self._confirmed.get(tp) != end}
-        ends = self._offset_reader.confirmed_ends(chosen, deadline)
+        ends = self._offset_reader.lookup.confirmed_ends(chosen, deadline)
         self._confirmed |= chosen
         return ends
 
@@ -458,14 +458,16 @@ class StreamPlanner:
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
         """Return the first offset with this time (ms), or a later one, in each partition."""
-        return self._offset_reader.offsets_at(dict.fromkeys(partitions, time_ms), deadline)
+        return self._offset_reader.lookup.offsets(dict.fromkeys(partitions, time_ms), deadline)
 
     def _log_ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
         """Return the ends of the logs; of few partitions, look up the first offsets as well."""
         self._earliest = {}
         if len(partitions) > MAX_PARTITIONS_WITH_EARLIEST:
             return self._offsets_at(LATEST, partitions, deadline)
-        self._earliest, latest = self._offset_reader.log_bounds(partitions, deadline)
+        self._earliest, latest = self._offset_reader.lookup.earliest_and_latest(
+            partitions, deadline
+        )
         return latest
 
     def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:

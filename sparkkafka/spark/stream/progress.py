@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import parse_group_options
@@ -203,13 +203,8 @@ def _look_up_ends(
     """Return the present ends of the logs that the sources read."""
     parsed = parse_group_options(with_token(options))
     with Cluster(parsed.client) as cluster:
-        listed = list_offsets(
-            cluster,
-            {tp: LATEST for source in sources for tp in source.end},
-            isolation_level=parsed.isolation_level,
-            deadline=deadline,
-        )
-    return {tp: row.offset for tp, row in listed.items()}
+        ends = {tp: LATEST for source in sources for tp in source.end}
+        return OffsetLookup(cluster, parsed.isolation_level).offsets(ends, deadline)
 
 
 # --- a live display ------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
@@ -344,7 +344,7 @@ class KafkaCluster:
         latest = {TopicPartition(topic, number): LATEST for number in range(partitions)}
         with Cluster(options) as cluster:
             remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-            list_offsets(cluster, latest, deadline=Deadline(remaining_ms))
+            OffsetLookup(cluster).offsets(latest, Deadline(remaining_ms))
 
     # -- starts and files ------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup, largest_timestamps
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
@@ -105,7 +105,7 @@ def test_requests_to_leaders_of_a_mistyped_topic_fail_soon_and_name_the_nearest(
         with pytest.raises(
             UnknownTopicError, match=r"Metadata of ordres-0: .*\(the nearest is orders\)"
         ):
-            list_offsets(cluster, wanted)
+            OffsetLookup(cluster).list(wanted)
 
 
 @pytest.mark.usefixtures("patient")
@@ -162,10 +162,10 @@ def test_the_partitions_of_a_task_wait_for_their_topic_together(fake_cluster, mo
     with Cluster(options.client, for_task=True) as cluster:
         cluster.assume_exists("t")
         with pytest.raises(UnknownTopicError):
-            list_offsets(cluster, {TopicPartition("t", 0): LATEST})
+            OffsetLookup(cluster).list({TopicPartition("t", 0): LATEST})
         fake_cluster.clear_requests()
         with pytest.raises(UnknownTopicError):
-            list_offsets(cluster, {TopicPartition("t", 1): LATEST})
+            OffsetLookup(cluster).list({TopicPartition("t", 1): LATEST})
         assert len(fake_cluster.requests_of("Metadata")) == 1
 
 
@@ -225,7 +225,9 @@ def test_a_partition_that_gets_no_leader_is_named(fake_cluster):
     fake_cluster.move_leader("t", 1, -1)
     with open_cluster(fake_cluster, default_api_timeout_ms=500) as cluster:
         with pytest.raises(KafkaTimeoutError, match="partition 1 of topic t has no leader"):
-            list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})
+            OffsetLookup(cluster).list(
+                {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST}
+            )
 
 
 @pytest.mark.parametrize("turn", range(8))
@@ -259,9 +261,9 @@ def test_offsets_by_timestamp_ask_all_leaders_at_once(fake_cluster):
     tps = [TopicPartition("t", p) for p in range(3)]
     fake_cluster.clear_requests()
     with open_cluster(fake_cluster) as cluster:
-        before = list_offsets(cluster, dict.fromkeys(tps, 1_600_000_000_000))
-        exact = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_000))
-        after = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_001))
+        before = OffsetLookup(cluster).list(dict.fromkeys(tps, 1_600_000_000_000))
+        exact = OffsetLookup(cluster).list(dict.fromkeys(tps, 1_700_000_000_000))
+        after = OffsetLookup(cluster).list(dict.fromkeys(tps, 1_700_000_000_001))
     assert {row.offset for row in before.values()} == {0}
     assert {(row.offset, row.timestamp_ms) for row in exact.values()} == {(0, 1_700_000_000_000)}
     assert {row.offset for row in after.values()} == {-1}
@@ -327,7 +329,9 @@ def test_responses_that_an_interrupted_call_left_behind_are_nobodys(
     fake.create_topic("t", 3)
 
     def ask(cluster):
-        return list_offsets(cluster, {TopicPartition("t", number): LATEST for number in range(3)})
+        return OffsetLookup(cluster).list(
+            {TopicPartition("t", number): LATEST for number in range(3)}
+        )
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
@@ -53,7 +53,7 @@ def test_outdated_leader_epochs_of_old_brokers_are_not_sent(fake_cluster_factory
         for _ in range(2):
             fake_cluster.move_leader("t", 0, 1 - fake_cluster.leader("t", 0))
         fake_cluster.fault(lambda _: outdated, api="Metadata", times=100)
-        assert list_offsets(cluster, {TP: LATEST}, deadline=Deadline(5_000))[TP].offset == 0
+        assert OffsetLookup(cluster).list({TP: LATEST}, Deadline(5_000))[TP].offset == 0
 
 
 def test_a_broker_that_missed_an_election_is_not_believed(fake_cluster_factory):

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.cluster.offsets import (
-    OffsetSpec,
-    confirmed_ends,
-    earliest_and_latest,
-    list_offsets_each,
-)
+from sparkkafka.client.cluster.offsets import OffsetLookup, OffsetSpec, list_offsets_each
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -38,9 +33,9 @@ def test_the_ends_of_fetch_count_with_one_warning(
     list_short_ends(filled)
     with open_cluster(filled) as cluster, caplog.at_level(logging.WARNING):
         for _ in range(2):
-            _, latest = earliest_and_latest(cluster, TPS, isolation_level=isolation)
+            _, latest = OffsetLookup(cluster, isolation).earliest_and_latest(TPS)
             assert latest == {TPS[0]: 1, TPS[1]: 1, TPS[2]: 0}
-            assert confirmed_ends(cluster, latest, isolation_level=isolation) == {
+            assert OffsetLookup(cluster, isolation).confirmed_ends(latest) == {
                 TPS[0]: 100,
                 TPS[1]: 100,
                 TPS[2]: 0,
@@ -57,9 +52,9 @@ def test_brokers_of_kafka_are_asked_once_more_and_believed(
     filled: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_cluster(filled) as cluster:
-        _, latest = earliest_and_latest(cluster, TPS)
+        _, latest = OffsetLookup(cluster).earliest_and_latest(TPS)
         filled.clear_requests()
-        assert confirmed_ends(cluster, latest, isolation_level="read_uncommitted") == latest
+        assert OffsetLookup(cluster, "read_uncommitted").confirmed_ends(latest) == latest
         assert {row.api for row in filled.requests} <= {"Fetch", "ApiVersions"}
         assert len(filled.requests_of("Fetch")) == 3
     assert not caplog.records
@@ -69,9 +64,9 @@ def test_records_that_are_appended_meanwhile_are_no_error_of_the_broker(
     filled: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_cluster(filled) as cluster:
-        _, latest = earliest_and_latest(cluster, TPS)
+        _, latest = OffsetLookup(cluster).earliest_and_latest(TPS)
         fill(filled, "t", 50)
-        ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
+        ends = OffsetLookup(cluster, "read_uncommitted").confirmed_ends(latest)
         assert ends == {**latest, TPS[0]: 150}
         assert not cluster.lists_short_ends
     assert not caplog.records
@@ -81,8 +76,8 @@ def test_a_partition_that_cannot_be_fetched_keeps_its_end(filled: FakeCluster) -
     list_short_ends(filled)
     filled.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Fetch", partition=1, times=None)
     with open_cluster(filled) as cluster:
-        _, latest = earliest_and_latest(cluster, TPS)
-        ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
+        _, latest = OffsetLookup(cluster).earliest_and_latest(TPS)
+        ends = OffsetLookup(cluster, "read_uncommitted").confirmed_ends(latest)
     assert ends == {TPS[0]: 100, TPS[1]: 1, TPS[2]: 0}
 
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.datasource import DataSourceReader
 
-from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
 from tests.real.peers import Record, confluent_write
@@ -202,7 +202,7 @@ def test_that_a_broker_finds_no_record_does_not_mean_that_there_is_none(
     delete_records(kafka_cluster.bootstrap_servers, topic, 0, 1)
     tp = TopicPartition(topic, 0)
     with open_cluster(kafka_cluster) as cluster:
-        assert list_offsets(cluster, {tp: T0 + 4000})[tp].offset == -1
+        assert OffsetLookup(cluster).list({tp: T0 + 4000})[tp].offset == -1
     reader = pushing(kafka_cluster, topic, [GreaterThan(TIME, moment(T0 + 4000))])
     assert [row.offset for row in rows_of(reader)] == [2]
 

@@ -423,7 +423,7 @@ def test_ends_of_logs_that_cannot_be(fake: FakeCluster, monkeypatch: pytest.Monk
     source = reader(fake)
     start = source.initialOffset()
     monkeypatch.setattr(
-        "sparkkafka.client.cluster.offsets.call_all",
+        "sparkkafka.client.cluster.offsets.ToLeader.call_all",
         lambda _, questions, *more: {
             question: ListedOffset(-1 if question.timestamp_ms == LATEST else 0, -1, -1)
             for question in questions
