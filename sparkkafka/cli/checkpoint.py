@@ -15,7 +15,7 @@ from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, di
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
 from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, sum_of, text_of
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
 from sparkkafka.errors import (
@@ -248,8 +248,9 @@ def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         for partition in source["partitions"]:
             topics.setdefault(partition["topic"], []).append(partition)
         for topic, partitions in topics.items():
-            records = sum_of(row["records"] for row in partitions)
-            cells.append((*head, source["source"], topic, len(partitions), records, None))
+            records = [row["records"] for row in partitions]  # None: a new partition
+            total = None if None in records else sum(records)
+            cells.append((*head, source["source"], topic, len(partitions), total, None))
         if not topics:
             cells.append((*head, source["source"], None, None, None, source["offset"]))
     return cells or [(*head, None, None, None, None, "unreadable")]

@@ -84,6 +84,15 @@ def test_show(files: Runs, checkpoint: str) -> None:
     assert shown[7].split() == ["0", "t", "0", "12"]
 
 
+def test_show_does_not_count_the_records_of_a_batch_with_a_new_partition(
+    files: Runs, tmp_path: Path
+) -> None:
+    plans = {0: {0: 5}, 1: {0: 12, 1: 43}, 2: {0: 14, 1: 44}}
+    make_checkpoint(tmp_path / "c", plans, [0, 1, 2])
+    shown = files("show", str(tmp_path / "c")).out.splitlines()
+    assert [line.split()[-1] for line in shown[2:5]] == ["-", "-", "3"]
+
+
 def test_show_as_json(files: Runs, checkpoint: str) -> None:
     found = files("show", checkpoint, "--json", "-n", "1").json
     assert (found["query_id"], found["stateful"]) == (QUERY, False)
