@@ -418,7 +418,7 @@ class _Batch:
         to_parse = np.arange(len(texts))
         reasons: dict[int, str] = {}
         # Values of a column of any JSON are copied as text; only those with an escape are parsed.
-        if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
+        if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.AS_TEXT):
             texts_of_json, must_parse = compact(
                 texts, keep_escapes=field.node.kind == JsonKind.JSON_TEXT
             )
@@ -787,7 +787,7 @@ def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
     offsets = arrow.blob_offsets(texts).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     first = data.take(offsets[:-1], mode="clip") if len(data) else np.zeros(len(texts), np.uint8)
-    if node.kind == JsonKind.LENIENT:
+    if node.kind == JsonKind.AS_TEXT:
         is_string = (first == ord('"')) & (np.diff(offsets) > 1)
         starts = offsets[:-1] + is_string
         texts = gather(texts.buffers()[2], starts, offsets[1:] - is_string - starts)

@@ -537,7 +537,7 @@ _write_whole_millis = _integer_writer(64, "a whole number of milliseconds")
 _WRITERS: Final[dict[JsonKind, Writer]] = {
     JsonKind.BOOL: _write_bool,
     JsonKind.TEXT: lambda value: syntax.quote(_checked_string(value)),
-    JsonKind.LENIENT: lambda value: syntax.quote(
+    JsonKind.AS_TEXT: lambda value: syntax.quote(
         value if type(value) is str else syntax.to_json(value)
     ),
     JsonKind.JSON_TEXT: lambda value: syntax.quote(syntax.to_json(value)),

@@ -81,11 +81,11 @@ def node_of_type(target: pa.DataType, shape: Shape | None = None, path: str = ""
         return JsonNode(kind, target)
     if kind == JsonKind.BINARY and is_recursive(shape):
         return JsonNode(JsonKind.JSON_TEXT, target)
-    if kind == JsonKind.LENIENT and shape.kind == JsonKind.TEXT:
+    if kind == JsonKind.AS_TEXT and shape.kind == JsonKind.TEXT:
         return JsonNode(JsonKind.TEXT, target)
     if (shape.kind, kind) in _READ_BY_SCHEMA:
         return JsonNode(shape.kind, target)
-    if kind != JsonKind.LENIENT and kind not in _READABLE_AS.get(shape.kind, {shape.kind}):
+    if kind != JsonKind.AS_TEXT and kind not in _READABLE_AS.get(shape.kind, {shape.kind}):
         raise _type_error(target, shape, path)
     return JsonNode(kind, target)
 

@@ -56,7 +56,7 @@ class JsonKind(StrEnum):
     DECIMAL = "decimal"
     DECIMAL_BYTES = "decimal in base64"  # Kafka Connect's Decimal, unless decimal.format=NUMERIC
     TEXT = "text"  # only a string
-    LENIENT = "lenient"  # a string as it is, any other value as its JSON text
+    AS_TEXT = "as text"  # a string as it is, any other value as its JSON text
     JSON_TEXT = "json"  # any value as its JSON text, strings in quotes; also as UTF-8 bytes
     BINARY = "binary"  # base64
     DATE = "date"
@@ -85,7 +85,7 @@ def kind_of_type(arrow_type: pa.DataType) -> JsonKind | None:
         (types.is_float32, JsonKind.FLOAT),
         (types.is_float64, JsonKind.FLOAT),
         (types.is_decimal128, JsonKind.DECIMAL),
-        (types.is_string, JsonKind.LENIENT),
+        (types.is_string, JsonKind.AS_TEXT),
         (types.is_binary, JsonKind.BINARY),
         (types.is_date32, JsonKind.DATE),
         (types.is_null, JsonKind.NULL),
@@ -757,7 +757,7 @@ def _schema_of_field(column: pa.Field, path: str) -> dict[str, Any]:
 
 _SCHEMAS: Final[dict[JsonKind, dict[str, Any]]] = {
     JsonKind.BOOL: {"type": "boolean"},
-    JsonKind.LENIENT: {"type": "string"},
+    JsonKind.AS_TEXT: {"type": "string"},
     JsonKind.BINARY: {"type": "string", "contentEncoding": "base64", "connect.type": "bytes"},
     JsonKind.DATE: {"type": "string", "format": "date"},
     JsonKind.TIMESTAMP: {"type": "string", "format": "date-time"},

@@ -38,7 +38,7 @@ from sparkkafka.schemas.json.schema import JsonKind
 
 _TEXTS: Final = frozenset(
     {
-        *(JsonKind.TEXT, JsonKind.LENIENT, JsonKind.BINARY),
+        *(JsonKind.TEXT, JsonKind.AS_TEXT, JsonKind.BINARY),
         *(JsonKind.DATE, JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP),
     }
 )
@@ -316,8 +316,8 @@ class UniformReader:
             if node is not None:
                 is_misfit &= ~is_null
             is_value = is_typed | is_null
-            # LENIENT takes the text of any value.
-            if kind != JsonKind.LENIENT and has_any(is_misfit):
+            # AS_TEXT takes the text of any value.
+            if kind != JsonKind.AS_TEXT and has_any(is_misfit):
                 is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
                 if kind not in _NUMBERS:  # in which 0.0 may be an integer
                     is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
