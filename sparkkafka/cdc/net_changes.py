@@ -253,6 +253,7 @@ class Changes:
         if filled:
             lacks = ~deleted_by_tombstone & (F.size("last.unsent") > 0)
             net = net.withColumn("earlier", F.when(lacks, _since_last_delete()))
+        # The values that the last change lacks: those of the newest earlier change that has them.
         found, values = [], {}
         for name in filled:
             source = F.get(F.filter("earlier", _sent(name)), F.lit(0))

@@ -606,10 +606,10 @@ class UnionDecoder(ValueDecoder):
         combined."""
         if self._optional is not None:
             byte = cursor.chunk.data.take(cursor.at, mode="clip")
-            if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch
+            if np.bitwise_or.reduce(byte) in (0, 2):  # all are 0 or 2: the branches 0 and 1
                 return self._read_optional(self._optional, cursor, byte.astype(np.bool_))
-            # Some rows are bad, or numbers have several bytes. `_read_optional` begins at the last
-            # byte of a number, which is 0 for null in any case.
+            # Some rows are bad, or some numbers were written with several bytes. `_read_optional`
+            # expects one: the cursor goes back to the last byte, which for null is 0 in any case.
             mask = self._union.read_branches(cursor).astype(np.bool_)
             cursor.at = cursor.at - cursor.is_active()
             return self._read_optional(self._optional, cursor, mask)

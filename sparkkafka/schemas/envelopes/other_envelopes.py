@@ -406,6 +406,7 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
     records = np.flatnonzero(np.logical_or.reduce(list(omitted.values())))
     if not len(records):
         return {}
+    # Find the row in the text of each of these records, and then the columns in the row.
     texts = texts.take(from_numpy(records))
     (rows,), is_unclear = _find_fields(texts, [form.row])
     fields, has_unclear_row = _find_fields(
@@ -414,7 +415,7 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
     for flags, found in zip(omitted.values(), fields, strict=True):
         flags[records[rows.texts[found.texts]]] = False
     is_unclear[rows.texts[has_unclear_row]] = True
-    for index in np.flatnonzero(is_unclear).tolist():
+    for index in np.flatnonzero(is_unclear).tolist():  # texts that could not be searched
         document = _parsed(texts[index].as_py()).get(form.row) or {}
         for name, flags in omitted.items():
             flags[records[index]] = name not in document
@@ -443,14 +444,13 @@ def reshape_rows(
     source_type = pa.struct([(name, array.type) for name, array in source.items()])
     valid = is_valid(values)
     children["source"] = struct_of(source_type, len(values), valid, list(source.values()))
-    kind = pa.struct([(name, array.type) for name, array in children.items()])
+    envelope_type = pa.struct([(name, array.type) for name, array in children.items()])
+    types = {name: type_of_arrow(array.type) for name, array in children.items()}
     row = node.children[form.row]
-    row = row.item if form.has_lists else row
-    own = {name: row for name in ("before", "after", "old")}
-    names = {name: type_of_arrow(array.type) for name, array in children.items()}
+    types |= dict.fromkeys(("before", "after", "old"), row.item if form.has_lists else row)
     return (
-        struct_of(kind, len(values), valid, list(children.values())),
-        ConnectType(children={**names, **own}),
+        struct_of(envelope_type, len(values), valid, list(children.values())),
+        ConnectType(children=types),
     )
 
 

@@ -260,15 +260,15 @@ class _Tokenizer:
         data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
         end = self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
-        length: NDArray[Any] | None = None  # as written; `size` is that, or beyond any end
+        length: NDArray[Any] | None = None  # as written
         body: Ints | None = None  # where the bytes begin that have this length
-        size: Ints | None = None
+        size: Ints | None = None  # the length, or if that is larger 2 GiB, beyond any end
         too_long: Flags | None = None  # which varints have more bytes than one may have
         if wire == LEN:
             length, body, too_long = read_varints(data, begin)
             size = length.astype(np.int64)
             if length.itemsize == 8:  # may not fit int64
-                size[length > np.uint64(1 << 31)] = 1 << 31  # beyond any end
+                size[length > np.uint64(1 << 31)] = 1 << 31
             after = body + size
         elif wire == VARINT:
             value, after, too_long = read_varints(data, begin, are_long=known.last_were_long)
