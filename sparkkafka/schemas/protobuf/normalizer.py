@@ -14,7 +14,7 @@ from typing import Any, Final
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufMessage
+from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufField, ProtobufMessage
 from sparkkafka.schemas.protobuf.wire import read_one_varint, read_tag, read_value
 
 MAX_LEVELS: Final = 100
@@ -30,9 +30,11 @@ class ProtobufNormalizer:
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
         self._message = message
         self._has_groups = _any_message(message, _may_have_groups)
-        self._has_maps = _any_message(
+        self._must_rewrite = _any_message(
             message,
-            lambda inner: any(field.cardinality is Cardinality.MAP for field in inner.fields),
+            lambda inner: any(
+                field.cardinality is Cardinality.MAP or field.checks_range for field in inner.fields
+            ),
         )
 
     def normalize(self, payload: bytes, *, explains: bool) -> bytes | str:
@@ -41,7 +43,7 @@ class ProtobufNormalizer:
         missing."""
         data = payload
         try:
-            if self._has_maps:
+            if self._must_rewrite:
                 data = _rewrite(memoryview(payload), self._message, by_runtime=False)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
@@ -76,7 +78,8 @@ def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) ->
     For the runtime (not `by_runtime`) the entries of maps are copied without unknown fields: Java,
     Go and C++ skip these fields, but the runtime for Python drops the whole entry. For `decode.py`
     (`by_runtime`) fields that are not read are left out, and groups become messages with a length.
-    Raises ValueError for damaged bytes.
+    Raises ValueError for damaged bytes, and for numbers that the runtime would cut although the
+    field `checks_range`.
     """
     fields = {field.number: field for field in message.fields}
     in_map_entry = types.is_map_entry(message.descriptor)
@@ -94,6 +97,9 @@ def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) ->
             if not drops_unknown:
                 out += data[start:at]
             continue
+        is_packed = field.cardinality is Cardinality.LIST and wire_type == types.LEN
+        if field.checks_range and (has_wire_type or is_packed):
+            _check_range(field, data[begin:stop])
         # A special field (Timestamp, Decimal, …) is read from its bytes: it is copied as it is.
         inner = field.message if has_wire_type and field.special is None else None
         is_group = wire_type == types.SGROUP
@@ -105,6 +111,22 @@ def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) ->
         else:
             out += b"".join((data[start:begin], content, data[stop:at]))
     return bytes(out)
+
+
+def _check_range(field: ProtobufField, varints: memoryview) -> None:
+    """Raises ValueError if one of the field's numbers does not fit its 32 bits."""
+    if field.kind not in types.VARINT32:
+        return
+    field_type, at = types.FIELD_TYPES[field.kind], 0
+    low, high = field_type.range or types.RANGE32
+    while at < len(varints):
+        number, at = read_one_varint(varints, at, len(varints))
+        if field.kind == types.SINT32:
+            number = (number >> 1) ^ -(number & 1)
+        elif low < 0 and number >= 1 << 63:
+            number -= 1 << 64
+        if not low <= number <= high:
+            raise ValueError(f"field {field.path}: {number} does not fit {field_type.name}")
 
 
 def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:

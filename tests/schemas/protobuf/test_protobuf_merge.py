@@ -152,6 +152,31 @@ def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
     assert read(*names, wrapped) == "field a.value: 4294967295 does not fit int32"
 
 
+@pytest.mark.parametrize(
+    ("kinds", "payload", "number"),
+    [
+        (("int64", "int32"), "08 ff ff ff ff 0f", (1 << 32) - 1),
+        (("int64", "uint32"), "08" + "ff" * 9 + "01", -1 & (1 << 64) - 1),
+        (("sint64", "sint32"), "08 82 80 80 80 20", (1 << 32) + 1),
+        (("repeated int64", "repeated int32"), "0a 06 05 80 80 80 80 10", 1 << 32),
+    ],
+)
+def test_the_runtime_does_not_cut_a_number_of_a_wider_writer(
+    kinds: tuple[str, str], payload: str, number: int
+) -> None:
+    message = "message M {{ {} a = 1; optional group G = 2 {{ }} }}"
+    writer, reader = (
+        schema(message.format(kind if " " in kind else f"optional {kind}"), "proto2")
+        for kind in kinds
+    )
+    group, small = b"\x13\x14", b"\x08\x05"
+    payloads = [small + group, bytes.fromhex(payload) + group]
+    decoded = protobuf.decoder(writer, reader, None).decode(pa.array(payloads, pa.binary()))
+    kind = kinds[1].split()[-1]
+    assert decoded.bad_rows.tolist() == [1]
+    assert decoded.reasons == (f"field a: {number} does not fit {kind}",)
+
+
 def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "ProtobufNormalizer", None)
     text = schema(
