@@ -210,6 +210,8 @@ class _Tokenizer:
         # message has ended during this pass).
         self.at, self.end = starts.copy(), ends
         self.next_byte = self._read_next_bytes(starts, starts < ends)
+        # In a step over all tags. The first one always counts as worth its time.
+        self.values_read = len(self.tags)
         while True:
             for known in self.tags:  # one pass
                 while self._read_wave(known) and known.repeated:
@@ -223,6 +225,11 @@ class _Tokenizer:
                 self.end[remaining],
                 self.next_byte[remaining],
             )
+            # For fewer values than tags, reading one by one takes less time than another step.
+            if self.values_read < len(self.tags):
+                self._read_to_end(np.arange(len(remaining)))
+                return
+            self.values_read = 0
             self._skip_unknown()
 
     def _read_next_bytes(self, at: Ints, is_inside: Flags) -> Bytes:
@@ -257,6 +264,7 @@ class _Tokenizer:
     def _read_values(self, known: KnownTag, begin: Ints, selected: Ints | None = None) -> None:
         """Read a field, whose value or length is at `begin`, of `selected` open messages (None: of
         all)."""
+        self.values_read += len(begin)
         data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
         end = self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import SchemaError
+from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import values
 from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.protobuf import wire
 from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.test_protobuf_decode import check
@@ -191,3 +194,27 @@ def test_names_and_defaults_that_a_few_bytes_become_are_short() -> None:
     ):
         with pytest.raises(SchemaError, match=expected_error):
             protobuf.arrow_type(Schema(PROTOBUF, f'syntax = "proto2"; {body}'))
+
+
+def test_fields_in_descending_order_are_not_searched_again_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = range(1, 301)
+    fields = "".join(f"repeated int32 f{number} = {number};" for number in numbers)
+    text = Schema(PROTOBUF, f'syntax = "proto2"; message M {{ {fields} }}')
+    ascending = [varint_bytes(number << 3) + b"\x05" for number in numbers]
+    payloads = pa.array([b"".join(ascending), *[b"".join(ascending[::-1])] * 20])
+    decoder = protobuf.decoder(text, None, None)
+    calls = 0
+    read_wave = wire._Tokenizer._read_wave
+
+    def count_call(self: Any, known: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        return read_wave(self, known)
+
+    monkeypatch.setattr(wire._Tokenizer, "_read_wave", count_call)
+    decoded = decoder.decode(payloads)
+    assert decoded.values[0].as_py() == {f"f{number}": [5] for number in numbers}
+    assert decoded.values[1:].equals(decoded.values[:-1])
+    assert calls < 10 * len(numbers)
