@@ -570,6 +570,7 @@ class _Batch:
         )
         # Python's bytes would import pandas here.
         nothing, colon, comma, begin, end = arrow.binary_array([b"", b":", b",", b"{", b"}"])
+        # Of a separate field's array, map or struct, only the parts that do not fit are left.
         for name, rests in self._field_rests.items():
             quoted = arrow.binary_array([syntax.quote(name).encode()])[0]
             is_field = arrays.flags_of(pc.equal(names, quoted))
@@ -577,7 +578,7 @@ class _Batch:
             left = pc.binary_join_element_wise(quoted, left, colon)
             fields = pc.replace_with_mask(fields, arrow.from_numpy(is_field), left)
             must_parse[is_field] = False
-        is_parsed = others.is_unclear.copy()
+        is_parsed = others.is_unclear.copy()  # which texts are parsed to find their rests
         is_parsed[others.texts[must_parse | others.is_struct]] = True
         is_parsed[others.texts[_is_invalid_or_repeated(names, others.texts)]] = True
         self._rests += self._parse_rests(rows, np.flatnonzero(is_parsed), data, offsets, others)

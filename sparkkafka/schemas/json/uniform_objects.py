@@ -297,8 +297,9 @@ class UniformReader:
         is_list: Flags | None = None,
         items: _Items | None = None,
     ) -> tuple[_Spans, Flags]:
-        """Return the values of a node, and which are values as far as is known. `is_list`: which
-        are arrays or maps, with these `items`."""
+        """Return the values of a node, and which of them are JSON, as far as bytes at their ends
+        show; the caller's reader takes the texts of others. Without a node, which is a field that
+        the type lacks, none fits. `is_list`: which are arrays or maps, with these `items`."""
         data = self._data
         kind = None if node is None else node.kind
         if kind in _TEXTS:
@@ -319,7 +320,7 @@ class UniformReader:
             # AS_TEXT takes the text of any value.
             if kind != JsonKind.AS_TEXT and has_any(is_misfit):
                 is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
-                if kind not in _NUMBERS:  # in which 0.0 may be an integer
+                if kind not in _NUMBERS:  # in a field of integers 0.0 may fit, so it is not read
                     is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
         return _Spans(starts, lengths, is_string, is_typed, is_misfit, items), is_value
 
