@@ -68,7 +68,7 @@ class TopicMetadata:
 
 
 def read_topics(
-    rows: Iterable[MetadataResponseTopic], names: Iterable[str] | None
+    response_topics: Iterable[MetadataResponseTopic], names: Iterable[str] | None
 ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
     """Read a Metadata response: its topics, and the error codes of those that have no metadata.
 
@@ -76,16 +76,16 @@ def read_topics(
     """
     topics: dict[str, TopicMetadata] = {}
     failed: dict[str, int] = {}
-    for row in rows:
-        if row.error_code or not row.partitions:
+    for topic in response_topics:
+        if topic.error_code or not topic.partitions:
             # Every topic has partitions: this broker does not know them yet.
-            failed[row.name or ""] = row.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
+            failed[topic.name or ""] = topic.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
             continue
-        topics[row.name or ""] = TopicMetadata(
-            name=row.name or "",
+        topics[topic.name or ""] = TopicMetadata(
+            name=topic.name or "",
             # Brokers before Kafka 2.8 send the zero id.
-            topic_id=row.topic_id.bytes if row.topic_id.int else None,
-            is_internal=row.is_internal,
+            topic_id=topic.topic_id.bytes if topic.topic_id.int else None,
+            is_internal=topic.is_internal,
             partitions={
                 partition.partition_index: PartitionMetadata(
                     partition.leader_id,
@@ -93,7 +93,7 @@ def read_topics(
                     partition.error_code,
                     tuple(partition.replica_nodes),
                 )
-                for partition in row.partitions
+                for partition in topic.partitions
             },
         )
     for name in names or ():

@@ -239,7 +239,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
         def reportLatestOffset(self) -> Tree | None:
             """Return the ends of the logs at the last `latestOffset`, which Spark reports as
             `sources[].latestOffset`. Spark calls this right after `latestOffset`, and then writes
-            to disk."""
+            the offsets to disk: meanwhile the batch is planned."""
             if self._open_planner is None:
                 return None
             if self._to_plan_ahead is not None:
