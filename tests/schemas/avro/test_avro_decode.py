@@ -17,6 +17,7 @@ import pytest
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas import values
+from sparkkafka.schemas.avro import decode as decode_module
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro import skip
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
@@ -86,6 +87,11 @@ def order(i: int) -> dict[str, Any]:
             b"\x02\x00",
             "the value: the payload ends in the middle of it",
         ),
+        (  # its lower 64 bits are 2**40
+            {"type": "array", "items": "int"},
+            b"\x80" * 5 + b"\xc0\x80\x80\x80\x02",
+            "the value: a number of more than 64 bits",
+        ),
         (
             {"type": "array", "items": "int"},
             b"\x01\x04\x02\x00",
@@ -111,6 +117,11 @@ def order(i: int) -> dict[str, Any]:
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 38},
             b"\x22\x01" + bytes(16),
+            "the value: a decimal of more than 38 digits",
+        ),
+        (  # its lower 16 bytes are -1
+            {"type": "bytes", "logicalType": "decimal", "precision": 38},
+            b"\x22\x00" + b"\xff" * 16,
             "the value: a decimal of more than 38 digits",
         ),
         (  # -2**127, which has no positive one beside it
@@ -264,8 +275,9 @@ def test_batches_without_values_after_one_with_long_numbers(payload: bytes | Non
     assert (result.values.to_pylist(), result.reasons) == ([None] * 9, ())
 
 
-def test_many_chunks_keep_their_order() -> None:
-    """Chunks have at most 8192 rows and about a megabyte."""
+def test_many_chunks_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_module, "CHUNK_ROWS", 8192)
+    monkeypatch.setattr(decode_module, "CHUNK_BYTES", 1 << 20)
     texts = ["x" * (3_000_000 if i == 700 else i % 5000) for i in range(2000)]
     payloads: list[bytes | None] = [written("string", text) for text in texts]
     payloads[1500] = b"\x01"
@@ -425,6 +437,22 @@ def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     around = record(("xs", nulls), ("y", "int"))
     wanted = pa.struct([("y", pa.int32())])
     assert decode(around, [many + b"\2"], wanted=wanted).values.to_pylist() == [{"y": 1}]
+
+
+@pytest.mark.parametrize("few", [1, 10**9])
+def test_rows_beside_one_of_too_many_items(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The items of the others, good or bad, stay theirs."""
+    monkeypatch.setattr(skip, "_MIN_VECTOR", few)
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    added = [(f"f{i}", ["null", "double"], None) for i in range(100)]
+    writer = {"type": "array", "items": record(("t", "long"), name="T")}
+    reader = {"type": "array", "items": record(("t", millis), *added, name="T")}
+    rows = [[5], [1] * 3000, [1 << 62], [7, 8]]
+    payloads = [written(writer, [{"t": time} for time in row]) for row in rows]
+    result = decode(writer, payloads, reader)
+    assert result.bad_rows.tolist() == [1, 2]
+    times = [row and [item["t"] for item in row] for row in plain(result.values)]
+    assert times == [[5000], None, None, [7000, 8000]]
 
 
 def test_symbols_are_longer_than_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,7 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     "string": ("string", "größe"),
     "nullable": (["null", "string"], None),
     "nullable with a value first": (["string", "null"], "x"),
+    "of a later branch": (["null", "int", "string"], "x"),
     "enum": (enum("A", "B"), "B"),
     "array": (array("int"), [1, 2, 3]),
     "empty array": (array("int"), []),
