@@ -8,6 +8,7 @@ lie one after the other already, so the bytes of a list are those of its values 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -312,7 +313,7 @@ def _enum_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Ints:
     for index in range(len(encoded.dictionary)):
         name = encoded.dictionary[index].as_py()
         number: int | None = known.get(name)
-        if number is None and not field.closed and name.lstrip("-").isdecimal():
+        if number is None and not field.closed and re.fullmatch("-?[0-9]{1,10}", name):
             number = int(name) if -(1 << 31) <= int(name) < 1 << 31 else None
         if number is None:
             bad = int(np.flatnonzero(arrow.is_valid(array) & (indices == index))[0])

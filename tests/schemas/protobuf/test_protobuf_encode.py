@@ -115,6 +115,8 @@ STRUCT = 'import "google/protobuf/struct.proto";'
         ),
         ("E a = 1;", "", pa.string(), ["X", "Z"], 1, "the enum has no value 'Z': it has X, Y"),
         ("repeated E a = 1;", "", pa.list_(pa.string()), [[], ["X", "Y", "W"]], 1, "value 'W'"),
+        ("E a = 1;", "", pa.string(), ["-7", "--7"], 1, "the enum has no value '--7'"),
+        ("E a = 1;", "", pa.string(), ["7", "7" * 5000], 1, "the enum has no value '777"),
         (
             "google.type.Date a = 1;",
             DATE,
