@@ -411,7 +411,11 @@ def _parse_json(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
             message = protobuf.json_format.ParseDict(value, field.text_message_class())
             if not message.IsInitialized():
                 raise ValueError("a required field is missing")
-        except (ValueError, TypeError, RecursionError, protobuf.json_format.ParseError) as error:
+        except (
+            *(ValueError, TypeError, RecursionError, protobuf.json_format.ParseError),
+            OverflowError,  # for infinity as an integer
+            SystemError,  # for a name with half of a surrogate pair
+        ) as error:
             raise ValueRowError(
                 int(rows[index]),
                 f"field {field.path}: not the JSON of a {field.text_message_name}: "
@@ -469,4 +473,9 @@ def _parse_key(key: ProtobufField, name: str) -> Any:
     for another name."""
     if key.kind == types.BOOL:
         return {"true": True, "false": False}[name]
-    return name if key.kind == types.STRING else int(name)
+    if key.kind == types.STRING:
+        return name
+    low, high = types.FIELD_TYPES[key.kind].range or (0, 0)
+    if not low <= int(name) <= high:
+        raise ValueError(f"the key {name} does not fit {types.FIELD_TYPES[key.kind].name}")
+    return int(name)

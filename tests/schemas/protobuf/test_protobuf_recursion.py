@@ -298,8 +298,11 @@ def test_a_list_and_a_map_as_one_text() -> None:
     written = protobuf.encoder(text, kind).encode(got.values)
     for payload, message in zip(written.to_pylist(), messages, strict=True):
         assert truth.message.FromString(payload) == message
-    for name, wrong in (("all", "{}"), ("by", "[]"), ("of", '{"x": {}}'), ("if", '{"1": {}}')):
-        with pytest.raises(ValueRowError, match=f"field {name}: not the JSON of its messages"):
+    for name, wrong in (
+        *(("all", "{}"), ("by", "[]"), ("of", '{"x": {}}'), ("if", '{"1": {}}')),
+        *(("of", '{"2147483648": {}}'), ("all", '[{"id": 1e400}]'), ("all", r'[{"\ud800": 1}]')),
+    ):
+        with pytest.raises(ValueRowError, match=f"field {name}: not the JSON of"):
             rows = pa.array([{name: wrong}], pa.struct([(name, pa.string())]))
             protobuf.encoder(text, rows.type).encode(rows)
     with pytest.raises(OptionError, match="becomes an array, not binary"):
