@@ -16,9 +16,14 @@ from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.net.connecting import check_servers
-from sparkkafka.client.values import Results, TopicPartition
+from sparkkafka.client.values import Offsets, Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError
+
+LogDirs = Mapping[int, Mapping[str, LogDirDescription]]
+"""The log directories of brokers, by node id and path."""
+Leaders = Mapping[TopicPartition, int | None]
+"""The node id of each partition's leader."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -71,14 +76,14 @@ class BoundedAdmin(Admin):
 
     def offsets_of_groups(
         self, groups: Iterable[str], *, timeout_s: float | None = None
-    ) -> Results[str, dict[TopicPartition, int]]:
+    ) -> Results[str, Offsets]:
         """Return the committed offsets of several consumer groups. Groups in which exactly-once
         queries store their decisions are left out: no consumer starts from their offsets."""
         from sparkkafka.checkpoints.against_kafka import holds_decisions  # few verbs need it
 
         with self._call(timeout_s) as (cluster, deadline):
             offsets_by_group = fetch_offsets_of_groups(cluster, groups, deadline)
-        offsets: dict[str, dict[TopicPartition, int] | KafkaError] = {
+        offsets: dict[str, Offsets | KafkaError] = {
             group: {tp: row.offset for tp, row in rows.items()}
             for group, rows in offsets_by_group.values_by_item.items()
             if not holds_decisions(group, (row.metadata for row in rows.values()))
@@ -110,9 +115,7 @@ class BoundedAdmin(Admin):
             yield cluster, deadline
 
 
-def offsets_of(
-    admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
-) -> dict[TopicPartition, int]:
+def offsets_of(admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
     """Return the offset of each partition. Raises the first error."""
     offsets = admin.list_offsets(dict.fromkeys(partitions, spec)).all()
     return {tp: row.offset for tp, row in offsets.items()}
@@ -144,10 +147,7 @@ def config_values(
     }
 
 
-def leader_sizes(
-    log_dirs: Mapping[int, Mapping[str, LogDirDescription]],
-    leaders: Mapping[TopicPartition, int | None],
-) -> dict[TopicPartition, int]:
+def leader_sizes(log_dirs: LogDirs, leaders: Leaders) -> dict[TopicPartition, int]:
     """Return the bytes of each partition on its leader's disks. Partitions whose leader is not in
     `log_dirs` are left out."""
     return {

@@ -21,6 +21,7 @@ from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+Group = ConsumerGroupDescription | ShareGroupDescription
 Groups = Annotated[
     list[str],
     Argument(metavar="GROUP", help="Names of groups.", autocompletion=commands.group_names),
@@ -81,7 +82,7 @@ def describe(context: typer.Context, groups: Groups, as_json: commands.AsJson = 
 
 def _describe_groups(
     admin: BoundedAdmin, names: Sequence[str]
-) -> tuple[dict[str, ConsumerGroupDescription | ShareGroupDescription], dict[str, KafkaError]]:
+) -> tuple[dict[str, Group], dict[str, KafkaError]]:
     """Describe groups as consumer groups, and those that are no consumer groups as share groups.
     Return the descriptions and the errors by name."""
     found = admin.describe_consumer_groups(names)
@@ -146,9 +147,7 @@ def _share_group_document(admin: Admin, group: ShareGroupDescription) -> dict[st
 
 
 def _group_document(
-    group: ConsumerGroupDescription | ShareGroupDescription,
-    type_name: str,
-    partitions: list[dict[str, Any]],
+    group: Group, type_name: str, partitions: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the fields that both kinds of groups have, for JSON."""
     return {
@@ -287,9 +286,7 @@ def reset(
     tables.print_line(f"group {group}: {counted(len(changes), 'partition')} {outcome}")
 
 
-def _check_no_members(
-    group: ConsumerGroupDescription | ShareGroupDescription | None, error: KafkaError | None
-) -> None:
+def _check_no_members(group: Group | None, error: KafkaError | None) -> None:
     """Raise KafkaError if the group has members: the coordinator would refuse each partition, and
     say less. Raise `error`, unless it says that there is no group: its first offset creates it."""
     if error is not None and error.code != ErrorCode.GROUP_ID_NOT_FOUND:

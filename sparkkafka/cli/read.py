@@ -33,7 +33,7 @@ from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
-from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.client.values import Offsets, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.config.kinds import DEBEZIUM
 from sparkkafka.config.option_table import Side
@@ -439,6 +439,10 @@ class ReadPlan:
 # --- reading ----------------------------------------------------------------------------------
 
 
+Ranges = Mapping[TopicPartition, OffsetRange]
+"""The first offset and the end of each partition's log."""
+
+
 class TopicReader:
     """Reads the records of a `ReadPlan`; use it under `with`. `settings` are a Consumer's.
 
@@ -457,9 +461,9 @@ class TopicReader:
         self._timeout_s = timeout_s
         self._consumer = Consumer(settings)
         self._options = parse_consumer_settings(settings).client
-        self.positions: dict[TopicPartition, int] = {}
+        self.positions: Offsets = {}
         """The next offset of each partition."""
-        self.ends: dict[TopicPartition, int] = {}
+        self.ends: Offsets = {}
         """The offset at which each partition's reading ends; empty without an end."""
         self.leaders: dict[int, int] = {}
         """The broker that leads each partition, as far as it is known."""
@@ -496,7 +500,7 @@ class TopicReader:
         for row in consumer.partitions_for(plan.topic, deadline.remaining_s()):
             self.leaders[row.partition] = -1 if row.leader is None else row.leader.node_id
 
-    def _offset_ranges(self, deadline: Deadline) -> dict[TopicPartition, OffsetRange]:
+    def _offset_ranges(self, deadline: Deadline) -> Ranges:
         """Look up the offsets of the plan's partitions. Raises UnknownTopicError, OptionError for a
         partition that the topic does not have."""
         topic, numbers = self._plan.topic, self._plan.partitions
@@ -511,9 +515,7 @@ class TopicReader:
             )
         return {TopicPartition(topic, n): ranges[TopicPartition(topic, n)] for n in numbers}
 
-    def _start_offsets(
-        self, ranges: Mapping[TopicPartition, OffsetRange], deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    def _start_offsets(self, ranges: Ranges, deadline: Deadline) -> Offsets:
         """Look up the first offset to read of each partition.
 
         If an offset is deleted, a warning is logged, and reading starts at the earliest offset. An
@@ -557,9 +559,7 @@ class TopicReader:
                 )
         return {tp: max(offset, ranges[tp].earliest) for tp, offset in offsets.items()}
 
-    def _bound_offsets(
-        self, ranges: Mapping[TopicPartition, OffsetRange], bound: Bound, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    def _bound_offsets(self, ranges: Ranges, bound: Bound, deadline: Deadline) -> Offsets:
         """Look up the offsets of a bound that means the same as a start and as an end: earliest,
         latest, a time, or an offset of tiered storage. At a time they are at most the current end.
 
@@ -584,9 +584,7 @@ class TopicReader:
                 offsets[tp] = min(row.offset, offsets[tp])
         return offsets
 
-    def _offsets_of_last(
-        self, ranges: Mapping[TopicPartition, OffsetRange], count: int
-    ) -> dict[TopicPartition, int]:
+    def _offsets_of_last(self, ranges: Ranges, count: int) -> Offsets:
         """Find the offset of the first of each partition's last `count` records; the earliest
         offset if it has fewer.
 

@@ -21,14 +21,16 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import Any, Final, NamedTuple, Self
 
-from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes, missing_text
+from sparkkafka.cli.bounded_admin import BoundedAdmin, Leaders, LogDirs, leader_sizes, missing_text
 from sparkkafka.cli.tables import sum_of
-from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, error_name
 from sparkkafka.protocol.messages import MetadataRequest
+
+Rates = Mapping[TopicPartition, float]
+"""Something per second, by partition."""
 
 CLIENT_LOG: Final = logging.getLogger("sparkkafka.client")
 STEP_S: Final = 3.0
@@ -104,11 +106,11 @@ class Snapshot:
     topics: list[TopicRow]
     groups: list[GroupRow]
     problems: list[str]
-    leaders: Mapping[TopicPartition, int | None] = field(repr=False)
-    ends: Mapping[TopicPartition, int] = field(repr=False)
+    leaders: Leaders = field(repr=False)
+    ends: Offsets = field(repr=False)
     sizes: Mapping[TopicPartition, int] = field(repr=False)
-    rates: Mapping[TopicPartition, float] = field(repr=False)
-    committed: Mapping[str, Mapping[TopicPartition, int]] = field(repr=False)
+    rates: Rates = field(repr=False)
+    committed: Mapping[str, Offsets] = field(repr=False)
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class _RateSample(NamedTuple):
     """What rates are computed from."""
 
     taken_at_s: float
-    ends: Mapping[TopicPartition, int]
+    ends: Offsets
     sizes: Mapping[TopicPartition, int]
     lags: Mapping[str, int]
 
@@ -315,9 +317,7 @@ class Collector:
 
     # --- requests
 
-    def _log_dirs(
-        self, live: Iterable[int], problems: list[str]
-    ) -> tuple[Mapping[int, Mapping[str, LogDirDescription]], set[int]]:
+    def _log_dirs(self, live: Iterable[int], problems: list[str]) -> tuple[LogDirs, set[int]]:
         """Return the brokers' log directories, and the brokers that do not answer."""
         results = self._admin.describe_log_dirs(sorted(live), timeout_s=STEP_S)
         silent = {
@@ -332,9 +332,7 @@ class Collector:
             )
         return results.values_by_item, silent
 
-    def _groups(
-        self, problems: list[str]
-    ) -> tuple[list[GroupListing], Mapping[str, Mapping[TopicPartition, int]]]:
+    def _groups(self, problems: list[str]) -> tuple[list[GroupListing], Mapping[str, Offsets]]:
         """List the consumer groups, and return the committed offsets of those that have any."""
         try:
             listed = self._admin.list_consumer_groups(timeout_s=STEP_S)
@@ -361,9 +359,7 @@ class Collector:
 
     # --- rates
 
-    def _rates(
-        self, now: _RateSample
-    ) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
+    def _rates(self, now: _RateSample) -> tuple[Rates, Rates]:
         """Return the records and the bytes per second of each partition. A log that became shorter,
         by retention or because its topic was recreated, grew by 0 bytes."""
         base = self._samples[0]
@@ -404,9 +400,7 @@ class Collector:
         )
 
 
-def lag_by_topic(
-    offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[str, int]:
+def lag_by_topic(offsets: Offsets, ends: Offsets) -> dict[str, int]:
     """Return a group's unread offsets in each topic, in the partitions whose ends are known."""
     lags: dict[str, int] = {}
     for tp, offset in offsets.items():
@@ -424,8 +418,8 @@ def _note(problems: list[str], what: str, errors: Mapping[Any, KafkaError]) -> N
 def _broker_rows(
     metadata: Any,
     rows: Mapping[TopicPartition, Any],
-    leaders: Mapping[TopicPartition, int | None],
-    log_dirs: Mapping[int, Mapping[str, LogDirDescription]],
+    leaders: Leaders,
+    log_dirs: LogDirs,
     silent: set[int],
 ) -> list[BrokerRow]:
     """Describe the live brokers, and those that have replicas and are not there."""
@@ -459,11 +453,7 @@ def _broker_rows(
 
 
 def _topic_row(
-    topic: Any,
-    leaders: Mapping[TopicPartition, int | None],
-    sizes: Mapping[TopicPartition, int],
-    rates: Mapping[TopicPartition, float],
-    growth: Mapping[TopicPartition, float],
+    topic: Any, leaders: Leaders, sizes: Mapping[TopicPartition, int], rates: Rates, growth: Rates
 ) -> TopicRow:
     """Return a topic's row. `rates` are records per second, `growth` bytes per second."""
     partitions = [TopicPartition(topic.name, row.partition_index) for row in topic.partitions]

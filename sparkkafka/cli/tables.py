@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from sparkkafka.errors import KafkaError
 
 T = TypeVar("T")
+Row = Sequence[Any] | Mapping[str, Any]
 pause = time.sleep  # tests replace it
 
 PROGRAM: Final = "sparkkafka"
@@ -29,12 +30,7 @@ PROBLEM_COLUMNS: Final = frozenset(
 """Columns whose 0 and "no" are not shown, so that the other values stand out."""
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any] | Mapping[str, Any]],
-    *,
-    empty: str | None = None,
-) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Row], *, empty: str | None = None) -> None:
     """Print rows under headings, numbers to the right, without columns that have no value.
 
     A row has a value (text, number or None) for each column, or is a mapping that `cells_of`

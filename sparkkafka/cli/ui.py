@@ -114,6 +114,8 @@ def ui(
 
 Query = Mapping[str, str]
 """The parameters of a URL: the last value of each name."""
+Documents = Mapping[str, Callable[[Query], Any]]
+"""Functions that make the JSON of each path below /api/."""
 
 FILES: Final = {
     "/": ("page.html", "text/html"),
@@ -147,9 +149,7 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(
-        self, host: str, port: int, documents: Mapping[str, Callable[[Query], Any]]
-    ) -> None:
+    def __init__(self, host: str, port: int, documents: Documents) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._host = host
         self._free = threading.Semaphore(MAX_CONNECTIONS)
@@ -239,9 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "sparkkafka", ""
     timeout = IDLE_S
 
-    def __init__(
-        self, *arguments: Any, documents: Mapping[str, Callable[[Query], Any]], **values: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, documents: Documents, **values: Any) -> None:
         self._documents = documents
         super().__init__(*arguments, **values)
 
@@ -501,7 +499,7 @@ class Responses:
         self._reader = DeadLetterReader(session.settings("consumer"))
         self._checkpoints_cache = _Cache(self._checkpoints)
         self._letters_cache = _Cache(self._dead_letters)
-        self.documents: Mapping[str, Callable[[Query], Any]] = {
+        self.documents: Documents = {
             "/api/state": self._state,
             "/api/overview": self._overview,
             "/api/topics": lambda query: _choose_rows(

@@ -22,7 +22,7 @@ from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security import references
 from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.sasl import sasl_choice
-from sparkkafka.config.security.settings import SaslChoice, Store, TlsSettings, TokenMethod
+from sparkkafka.config.security.settings import SaslChoice, Servers, Store, TlsSettings, TokenMethod
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
@@ -74,7 +74,7 @@ class SecureSettings(NamedTuple):
     sasl: SaslChoice | None
 
 
-def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
+def security_from(parsed: ParsedOptions, servers: Servers) -> SecurityOptions:
     """Return the security options, checked. Warns of options without effect, secrets that Spark
     shows, and connections that others can read. Raises OptionError."""
     fields = parsed.group(SecurityOptions.GROUP)
@@ -186,9 +186,7 @@ def explained_prefix(prefix: str) -> Iterator[None]:
         raise
 
 
-def secure_settings(
-    options: SecurityOptions, servers: tuple[tuple[str, int], ...] = ()
-) -> SecureSettings:
+def secure_settings(options: SecurityOptions, servers: Servers = ()) -> SecureSettings:
     """Return the settings of a new connection, with all references resolved now.
 
     `servers` are the bootstrap servers: names of Amazon MSK contain the region. Raises OptionError.

@@ -21,6 +21,7 @@ from sparkkafka.config.security.settings import (
     KerberosSettings,
     OAuthSettings,
     SaslChoice,
+    Servers,
     Store,
     TlsSettings,
     TokenMethod,
@@ -357,9 +358,7 @@ def _number(text: str, name: str, option: str) -> float:
 # The options of Amazon's MSKCredentialProvider for Java, and awsRegion.
 
 
-def msk_settings(
-    values: ResolvedValues, jaas: java.LoginModule, servers: tuple[tuple[str, int], ...]
-) -> OAuthSettings:
+def msk_settings(values: ResolvedValues, jaas: java.LoginModule, servers: Servers) -> OAuthSettings:
     """Return the settings of Amazon's signer, from IAMLoginModule's options.
 
     The region is that of `servers` if no option names it. Raises OptionError, also if the signer
@@ -573,7 +572,7 @@ _ENDPOINT_FIELDS = (
 _KERBEROS_FIELDS = ("kerberos_service_name", "kerberos_keytab", "kerberos_principal")
 
 
-def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) -> SaslChoice:
+def sasl_choice(values: ResolvedValues, servers: Servers) -> SaslChoice:
     """Choose the mechanism and the identity. `servers` are the bootstrap servers: names of Amazon
     MSK contain the region. Raises OptionError."""
     module = _login_module(values["jaas_config"], values.name_of("jaas_config"))
@@ -710,10 +709,7 @@ def _user_choice(
 
 
 def _token_choice(
-    mechanism: str,
-    values: ResolvedValues,
-    module: java.LoginModule | None,
-    servers: tuple[tuple[str, int], ...],
+    mechanism: str, values: ResolvedValues, module: java.LoginModule | None, servers: Servers
 ) -> SaslChoice:
     """Choose the source of tokens for OAUTHBEARER or AWS_MSK_IAM. Raises OptionError."""
     for_users = ("username", "password")

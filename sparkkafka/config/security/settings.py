@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.secret import NO_SECRET, Secret
 
+Servers = tuple[tuple[str, int], ...]
+"""Hosts and ports."""
+
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 
