@@ -442,7 +442,7 @@ class _Cache:
         return self._lock.acquire(timeout=END_S)
 
 
-class Watcher:
+class Watcher(threading.Thread):
     """Takes a snapshot every `every_s` seconds in a thread. Use it under `with`, which takes the
     first snapshot and raises KafkaError if that fails. If a later one fails, `snapshot` stays and
     `failure` has the error."""
@@ -450,26 +450,24 @@ class Watcher:
     snapshot: snapshots.Snapshot
 
     def __init__(self, collector: snapshots.Collector, every_s: float) -> None:
+        super().__init__(name="sparkkafka-ui-snapshots", daemon=True)
         self._collector = collector
         self.every_s = every_s
         self.failure = ""
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._watch, name="sparkkafka-ui-snapshots", daemon=True
-        )
 
     def __enter__(self) -> Self:
         self.snapshot = self._collector.collect()
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._closing.set()
         self._collector.interrupt()
-        self._thread.join(timeout=END_S)
+        self.join(timeout=END_S)
 
-    def _watch(self) -> None:
-        """Take a snapshot every `every_s`, until the watcher is closed. Runs in its own thread."""
+    def run(self) -> None:
+        """Take a snapshot every `every_s`, until the watcher is closed."""
         while not self._closing.wait(self.every_s):
             try:
                 self.snapshot, self.failure = self._collector.collect(), ""

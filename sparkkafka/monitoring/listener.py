@@ -62,7 +62,7 @@ def _warn_once(warned: set[str], text: str) -> None:
         log.warning("metrics: %s", text)
 
 
-class Lookups:
+class Lookups(threading.Thread):
     """Looks up at the brokers in a thread, every `every_s` seconds until it is closed: current lags
     (also of a query that hangs), their ages, and open transactions.
 
@@ -72,6 +72,7 @@ class Lookups:
     def __init__(
         self, aggregator: MetricAggregator, options: Mapping[str, Any], every_s: float
     ) -> None:
+        super().__init__(name="sparkkafka-metrics-lookups", daemon=True)
         parse_group_options(options)  # raises OptionError for misspelt names
         self._aggregator = aggregator
         self._every_s = every_s
@@ -79,18 +80,15 @@ class Lookups:
         self._age_reader = AgeReader(_client_settings(options, CONSUMER_ROWS))
         self._warned: set[str] = set()
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._look_up_until_closed, name="sparkkafka-metrics-lookups", daemon=True
-        )
-        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         """End the thread, and wait for at most MAX_LOOKUP_S until it has."""
         self._closing.set()
-        self._thread.join(MAX_LOOKUP_S)
+        self.join(MAX_LOOKUP_S)
         self._admin.close()
 
-    def _look_up_until_closed(self) -> None:
+    def run(self) -> None:
         """Look up lags and transactions every `every_s` seconds until `close`."""
         try:
             while not self._closing.wait(self._every_s):
@@ -159,13 +157,14 @@ WAIT_S: Final = 0.5
 """Maximum time until the receiver's thread notices `close`."""
 
 
-class Receiver:
+class Receiver(threading.Thread):
     """Receives reports by UDP until it is closed. `address` is the value for `metricsAddress`.
 
     `host` is an address or a name of this machine. Raises OptionError.
     """
 
     def __init__(self, aggregator: MetricAggregator, host: str, port: int) -> None:
+        super().__init__(name="sparkkafka-metrics-reports", daemon=True)
         self._aggregator = aggregator
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -191,17 +190,14 @@ class Receiver:
         self.address = MetricsAddress(bound[0], bound[1], os.urandom(16))
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # the hashes of the last datagrams
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._receive_until_closed, name="sparkkafka-metrics-reports", daemon=True
-        )
-        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         self._closing.set()
-        self._thread.join(4 * WAIT_S)
+        self.join(4 * WAIT_S)
         self._socket.close()
 
-    def _receive_until_closed(self) -> None:
+    def run(self) -> None:
         """Receive datagrams until `close`."""
         while not self._closing.is_set():
             try:

@@ -69,31 +69,29 @@ class ScrapePort:
         self._thread.join()
 
 
-class Pusher:
+class Pusher(threading.Thread):
     """Pushes all values every `every_s` seconds, and a last time when it is closed. Raises
     OptionError for an invalid address."""
 
     def __init__(
         self, aggregator: MetricAggregator, gateway: str, job: str, every_s: float
     ) -> None:
+        super().__init__(name="sparkkafka-metrics-push", daemon=True)
         _check_gateway(gateway)
         self._registry = CollectorRegistry()
         self._registry.register(MetricCollector(aggregator))
         self._gateway, self._job, self._every_s = gateway, job, every_s
         self._failing = False
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._push_until_closed, name="sparkkafka-metrics-push", daemon=True
-        )
-        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         """Wait for the last push, at most as long as two pushes may take: a gateway that answers
         one byte at a time could delay it for ever."""
         self._closing.set()
-        self._thread.join(2 * PUSH_LIMIT_S)
+        self.join(2 * PUSH_LIMIT_S)
 
-    def _push_until_closed(self) -> None:
+    def run(self) -> None:
         """Push the metrics every `_every_s`, and once more at the end."""
         while not self._closing.wait(self._every_s):
             self.push()
