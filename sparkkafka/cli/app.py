@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sparkkafka.cli.session import Session
@@ -78,10 +78,11 @@ def _run_and_report(argv: Sequence[str] | None) -> int:
         return _fail(str(error))
     session = Session()
     _open_closed_streams()
+    logger, printer = logging.getLogger("sparkkafka"), _WarningPrinter(session)
+    logger.addHandler(printer)
     try:
-        with _print_warnings(session):
-            code = _dispatch(list(sys.argv[1:] if argv is None else argv), session)
-            sys.stdout.flush()
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv), session)
+        sys.stdout.flush()
         return code
     except BrokenPipeError:
         _discard_stdout()
@@ -95,6 +96,8 @@ def _run_and_report(argv: Sequence[str] | None) -> int:
         except OSError:
             _discard_stdout()
         return _fail(_message(error), error, session)
+    finally:
+        logger.removeHandler(printer)
 
 
 def _dispatch(arguments: list[str], session: Session) -> int:
@@ -226,24 +229,12 @@ def _discard_stdout() -> None:
         os.close(devnull)
 
 
-@contextlib.contextmanager
-def _print_warnings(session: Session) -> Iterator[None]:
-    """Print the package's warnings as lines of the command while the block runs.
+class _WarningPrinter(logging.Handler):
+    """Prints the warnings of the package as lines of the command.
 
     Without a terminal and without --debug the client's warnings are left out: the error that ends
     the verb says the same.
     """
-    handler = _WarningPrinter(session)
-    logger = logging.getLogger("sparkkafka")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-class _WarningPrinter(logging.Handler):
-    """Prints the warnings of the package. See `_print_warnings`."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(logging.WARNING)

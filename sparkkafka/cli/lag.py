@@ -6,9 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -165,17 +166,34 @@ def show_lag(session: Session, title: str, committed_of: CommittedOf, options: L
         raise OptionError(f"--interval is at least 0.5 s, got {interval_s:g}")
     if options.watch and not options.as_json and not sys.stdout.isatty():
         raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
-    with LagReader(session, committed_of, with_ages=options.ages) as reader:
-        rows = reader.read()
+    with ExitStack() as stack:
+        ages = None
+        if options.ages:
+            ages = stack.enter_context(closing(AgeReader(session.settings("consumer"))))
+        admin = stack.enter_context(session.admin())
+
+        def look_up() -> list[PartitionLag]:
+            """Look up the lags on the same connections, with a new deadline."""
+            nonlocal ages
+            admin.restart_deadline()
+            lags = list_lags(admin, committed_of(admin))
+            try:
+                return lags if ages is None else ages.add_ages(lags, admin.deadline)
+            except KafkaError as error:
+                tables.print_error(f"ages are not shown: {error}")
+                ages = None
+                return lags
+
+        rows = look_up()
         if options.watch and not options.as_json:
-            tables.redraw(rows, reader.read, partial(picture, title), interval_s)
+            tables.redraw(rows, look_up, partial(picture, title), interval_s)
             return
         while options.watch:  # until Ctrl-C
             json.dump(document_of(title, rows), sys.stdout)
             sys.stdout.write("\n")
             sys.stdout.flush()
             tables.pause(interval_s)
-            rows = reader.read()
+            rows = look_up()
     if options.as_json:
         tables.print_json(document_of(title, rows))
     else:
@@ -204,36 +222,6 @@ def committed_of_group(admin: BoundedAdmin, group: str) -> dict[TopicPartition, 
             for tp in member.assignment:
                 committed.setdefault(tp, None)
     return committed
-
-
-class LagReader:
-    """Looks up lags repeatedly on the same connections, each time under a new deadline."""
-
-    def __init__(self, session: Session, committed_of: CommittedOf, *, with_ages: bool) -> None:
-        self._age_reader = AgeReader(session.settings("consumer")) if with_ages else None
-        self._committed_of = committed_of
-        self._admin = session.admin()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._admin.close()
-        if self._age_reader is not None:
-            self._age_reader.close()
-
-    def read(self) -> list[PartitionLag]:
-        """Look up the lags, with a new deadline."""
-        self._admin.restart_deadline()
-        lags = list_lags(self._admin, self._committed_of(self._admin))
-        if self._age_reader is not None:
-            try:
-                lags = self._age_reader.add_ages(lags, self._admin.deadline)
-            except KafkaError as error:
-                tables.print_error(f"ages are not shown: {error}")
-                self._age_reader.close()
-                self._age_reader = None
-        return lags
 
 
 def cells_of(row: PartitionLag) -> tuple[Any, ...]:
