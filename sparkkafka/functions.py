@@ -58,6 +58,11 @@ __all__ = [
     "unwrap_debezium",
 ]
 
+_Options = Mapping[str, Any] | None
+_Type = DataType | str | None
+_ArrayFunction = Callable[[pa.Array], pa.Array]
+_Udf = Callable[["Column | str"], Column]
+
 _MAX_VALUE_BYTES = 1 << 30
 """Maximum bytes of a batch's values beyond those of its payloads. A small payload may have large
 values, and Spark needs all values of a batch in one array."""
@@ -207,11 +212,7 @@ def to_protobuf(
 
 
 def _parse_options(
-    format: str,
-    options: Mapping[str, Any] | None,
-    side: Side,
-    arguments: Mapping[str, str | None],
-    **more: str,
+    format: str, options: _Options, side: Side, arguments: Mapping[str, str | None], **more: str
 ) -> FormatOptions:
     """Parse and check the options of a function, and `more` of them; its `arguments` are those that
     are options too, None if they are not given. `side`: READ for from_…, WRITE for to_…. Raises
@@ -252,11 +253,7 @@ def _parse_options(
 
 
 def _decode_column(
-    format: str,
-    data: Column | str,
-    options: Mapping[str, Any] | None,
-    type: DataType | str | None,
-    **arguments: str | None,
+    format: str, data: Column | str, options: _Options, type: _Type, **arguments: str | None
 ) -> Column:
     """Return the column of decoded payloads, for the functions from_…."""
     from sparkkafka.spark.read.typed_columns import column_plan
@@ -272,11 +269,7 @@ def _decode_column(
 
 
 def _encode_column(
-    format: str,
-    data: Column | str,
-    options: Mapping[str, Any] | None,
-    type: DataType | str | None,
-    **arguments: str | None,
+    format: str, data: Column | str, options: _Options, type: _Type, **arguments: str | None
 ) -> Column:
     """Return the column of encoded values, for the functions to_…."""
     formats = _parse_options(format, options, Side.WRITE, arguments)
@@ -319,7 +312,7 @@ def _encode_column(
     return _make_udf(_EncodeFunction(plan), types.BinaryType(), arrow_type)(data)
 
 
-def _spark_type(type: DataType | str | None) -> DataType | None:
+def _spark_type(type: _Type) -> DataType | None:
     """Return Spark's type. Text is parsed as DDL: "id bigint, name string"."""
     if not isinstance(type, str):
         return type
@@ -420,9 +413,7 @@ def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, count)
 
 
-def _make_udf(
-    function: Callable[[pa.Array], pa.Array], returned: DataType, argument: pa.DataType
-) -> Callable[[Column | str], Column]:
+def _make_udf(function: _ArrayFunction, returned: DataType, argument: pa.DataType) -> _Udf:
     """Return a UDF that calls `function` with the Arrow arrays of a column. `argument` is the type
     of the column, `returned` that of the result. Spark names the result's column after the inner
     function, `column` or `row`."""
@@ -431,16 +422,14 @@ def _make_udf(
         def column(argument: pa.Array) -> pa.Array:
             return function(argument)
 
-        udf: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
+        udf: _Udf = functions.arrow_udf(column, returnType=returned)
         return udf
     if argument == pa.binary():
         return _make_pandas_udf(function, returned)
     return _make_python_udf(function, argument)
 
 
-def _make_pandas_udf(
-    function: Callable[[pa.Array], pa.Array], returned: DataType
-) -> Callable[[Column | str], Column]:
+def _make_pandas_udf(function: _ArrayFunction, returned: DataType) -> _Udf:
     """Return a pandas UDF of a binary column, for Spark 4.0. Its result is the field of a struct,
     since pandas has no null struct."""
     from pyspark.sql.pandas.functions import pandas_udf
@@ -470,9 +459,7 @@ def _make_pandas_udf(
     return apply
 
 
-def _make_python_udf(
-    function: Callable[[pa.Array], pa.Array], argument_type: pa.DataType
-) -> Callable[[Column | str], Column]:
+def _make_python_udf(function: _ArrayFunction, argument_type: pa.DataType) -> _Udf:
     """Return a UDF, for Spark 4.0, that calls `function` with one row of `argument_type` at a time.
     It returns binary, and null for null. (In pandas, times in structs lose their zone.)"""
     spark_type = from_arrow_type(argument_type)
@@ -486,7 +473,7 @@ def _make_python_udf(
         return encoded
 
     row.__annotations__ = {}  # Spark reads them, and warns about those that are strings
-    python_udf: Callable[[Column | str], Column] = functions.udf(row, types.BinaryType())
+    python_udf: _Udf = functions.udf(row, types.BinaryType())
     return python_udf
 
 
