@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
@@ -198,17 +198,9 @@ def parse_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
             raise binascii.Error("a row has half a byte")
         return _binary(offsets // 2, binascii.unhexlify(_content(column)), nulls_of=column), None
     except binascii.Error:
-        bad = next(row for row, text in enumerate(column.to_pylist()) if not _is_hex(text))
+        is_hex = re.compile(rb"(?:[0-9A-Fa-f]{2})*").fullmatch
+        bad = next(row for row, text in enumerate(column.to_pylist()) if not is_hex(text or b""))
         return parse_hex(column.slice(0, bad))[0], bad
-
-
-def _is_hex(text: bytes | None) -> bool:
-    """Return whether a row is hexadecimal digits; null and an empty text are."""
-    try:
-        binascii.unhexlify(text or b"")
-    except binascii.Error:
-        return False
-    return True
 
 
 def parse_escapes(text: str, option: str) -> bytes:
@@ -232,16 +224,12 @@ def parse_escapes(text: str, option: str) -> bytes:
     return escapes.sub(replace, text).encode("utf-8", "surrogateescape")
 
 
-def parse_delimiters(
-    delimiter: str,
-    key_delimiter: str | None,
-    names: Sequence[str] = ("--delimiter", "--key-delimiter"),
-) -> tuple[bytes, bytes | None]:
-    """Return the delimiters of records and of keys, with escapes replaced. `names` are those of the
-    options. Raises OptionError."""
+def parse_delimiters(delimiter: str, key_delimiter: str | None) -> tuple[bytes, bytes | None]:
+    """Return the delimiters of records (-D) and of keys (-K), with escapes replaced. Raises
+    OptionError."""
     return (
-        parse_escapes(delimiter, names[0]),
-        None if key_delimiter is None else parse_escapes(key_delimiter, names[1]),
+        parse_escapes(delimiter, "-D"),
+        None if key_delimiter is None else parse_escapes(key_delimiter, "-K"),
     )
 
 

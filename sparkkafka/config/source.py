@@ -140,9 +140,14 @@ def parse_bound(
     """
     option = f"{bound}Timestamp"
     if option in raw:
-        return OffsetBound(
-            "timestamp", timestamp_ms=_parse_timestamp(raw[option], option), option=option
-        )
+        try:
+            timestamp_ms: int = integer(0, INT64_MAX).parse(raw[option])
+        except ValueError:
+            raise OptionError(
+                f"{option}: Expected a single long value, got {raw[option][:200]}: it is in "
+                "milliseconds since 1970, for example 1700000000000, and not negative"
+            ) from None
+        return OffsetBound("timestamp", timestamp_ms=timestamp_ms, option=option)
     option = f"{bound}OffsetsByTimestamp"
     if option in raw:
         return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
@@ -186,18 +191,6 @@ def parse_bound(
                 f"{option} for {topic}-{partition} can't be {refused} for batch queries on Kafka"
             )
     return OffsetBound("specific", offsets, option=option)
-
-
-def _parse_timestamp(text: str, option: str) -> int:
-    """Parse milliseconds since 1970. Raises OptionError."""
-    try:
-        value: int = integer(0, INT64_MAX).parse(text)
-    except ValueError:
-        raise OptionError(
-            f"{option}: Expected a single long value, got {text[:200]}: it is in milliseconds "
-            "since 1970, for example 1700000000000, and not negative"
-        ) from None
-    return value
 
 
 # --- JSON ---------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ PRODUCER: Final = "sparkkafka"
 MAX_WAITING: Final = 1_000
 """Maximum number of events that wait for the transport; more are dropped."""
 
-Topic = tuple[str, str, list[dict[str, Any]]]
-"""A dataset: namespace, name, and the fields of its schema."""
+Topic = tuple[str, str, Mapping[str, Any]]
+"""A dataset: namespace, name, and Spark's JSON of its schema."""
 
 
 def lineage(
@@ -324,12 +324,6 @@ def _is_ours(relation: Any) -> bool:
     return _class(relation) == "DataSourceV2Relation" and relation.table().name() == FORMAT
 
 
-def _namespace(option: Callable[[str], Any]) -> str:
-    """Return the namespace of a cluster: its first bootstrap server."""
-    first = str(option("kafka.bootstrap.servers") or "").split(",")[0].strip()
-    return f"kafka://{first.rpartition('://')[2]}"
-
-
 def _topics(option: Callable[[str], Any], schema: Any, progress: Any = None) -> list[Topic]:
     """Return the topics that the options name or, for subscribePattern, those of a micro-batch that
     match it. `option` returns an option by its name in lower case, and `progress` is Spark's report
@@ -342,12 +336,17 @@ def _topics(option: Callable[[str], Any], schema: Any, progress: Any = None) -> 
         pattern = str(option("subscribepattern") or "")
         read = sorted({tp.topic for tp in end_offsets(progress)})
         names = [name for name in read if re.search(pattern, name)]
-    fields = _fields(json.loads(schema.json()))
-    return [(_namespace(option), name, fields) for name in names]
+    first_server = str(option("kafka.bootstrap.servers") or "").split(",")[0].strip()
+    namespace = f"kafka://{first_server.rpartition('://')[2]}"
+    columns = json.loads(schema.json())
+    return [(namespace, name, columns) for name in names]
 
 
-def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of Spark's JSON of a schema, as the agent names their types."""
+def _fields(schema: Mapping[str, Any]) -> list[Any]:
+    """Return OpenLineage's objects for the fields of a schema, with types named as the agent names
+    them."""
+    from openlineage.client.generated.schema_dataset import SchemaDatasetFacetFields
+
     fields = []
     for field in schema["fields"]:
         kind, nested = field["type"], []
@@ -355,7 +354,7 @@ def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
             inner = kind.get("elementType", kind)
             nested = _fields(inner) if isinstance(inner, dict) and "fields" in inner else []
             kind = kind["type"]
-        fields.append({"name": field["name"], "type": kind, "fields": nested})
+        fields.append(SchemaDatasetFacetFields(field["name"], kind, fields=nested))
     return fields
 
 
@@ -364,19 +363,13 @@ def _datasets(topics: list[Topic], kind: str) -> list[Any]:
     from openlineage.client import event_v2
     from openlineage.client.generated import datasource_dataset, schema_dataset
 
-    def field(row: Mapping[str, Any]) -> Any:
-        nested = [field(inner) for inner in row["fields"]]
-        return schema_dataset.SchemaDatasetFacetFields(row["name"], row["type"], fields=nested)
-
     found = {}
-    for namespace, name, fields in topics:
+    for namespace, name, schema in topics:
         facets = {
             "dataSource": datasource_dataset.DatasourceDatasetFacet(
                 namespace, namespace, producer=PRODUCER
             ),
-            "schema": schema_dataset.SchemaDatasetFacet(
-                fields=[field(row) for row in fields], producer=PRODUCER
-            ),
+            "schema": schema_dataset.SchemaDatasetFacet(fields=_fields(schema), producer=PRODUCER),
         }
         found[namespace, name] = getattr(event_v2, kind)(namespace, name, facets=facets)
     return list(found.values())
