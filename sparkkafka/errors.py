@@ -775,6 +775,11 @@ def some(values: Iterable[object], limit: int = 5, separator: str = ", ") -> str
     return separator.join(map(str, items[:limit])) + more
 
 
+def exclusive(one: str, other: str, hint: str = "remove one") -> OptionError:
+    """Return the error for two options that exclude each other."""
+    return OptionError(f"{one} and {other} exclude each other: {hint}")
+
+
 def shortened(text: str) -> str:
     """Return the text in quotes, cut to 200 characters if it is longer."""
     if len(text) <= 200:

@@ -15,7 +15,7 @@ from typer import Option
 
 from sparkkafka.config.kinds import BINARY, REGISTRY_PREFIX, STRING
 from sparkkafka.config.option_table import FORMATS, REGISTRY, Side
-from sparkkafka.errors import OptionError, without_spark_hints
+from sparkkafka.errors import OptionError, exclusive, without_spark_hints
 
 if TYPE_CHECKING:
     from sparkkafka.cli.session import Session
@@ -61,7 +61,7 @@ class FormatFlags:
         """
         registry_url = self.schema_registry
         if self.no_schema_registry and registry_url is not None:
-            raise OptionError("--schema-registry and --no-schema-registry exclude each other")
+            raise exclusive("--schema-registry", "--no-schema-registry")
         if registry_url == "":
             raise OptionError("--schema-registry is empty: for none give --no-schema-registry")
         options = _parse_option_values(side, others)

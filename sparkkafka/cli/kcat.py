@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sparkkafka.cli.session import Session
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, exclusive
 
 if TYPE_CHECKING:
     from sparkkafka.cli.read import Bound
@@ -138,7 +138,7 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
             raise OptionError(f"-G is not here: {_ALTERNATIVES['-G']}")
         if letter in _MODES:
             if parsed.mode not in ("", letter):
-                raise OptionError(f"{parsed.mode} and {letter} exclude each other")
+                raise exclusive(parsed.mode, letter)
             parsed.mode = letter
         elif letter in _SESSION_OPTIONS:
             session.set_option(_SESSION_OPTIONS[letter], value)

@@ -39,7 +39,7 @@ from sparkkafka.config.kinds import DEBEZIUM
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.config.source import TIERED_OFFSETS
-from sparkkafka.errors import DecodeError, KafkaTimeoutError, OptionError, counted, some
+from sparkkafka.errors import DecodeError, KafkaTimeoutError, OptionError, counted, exclusive, some
 from sparkkafka.protocol.records import arrow
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -146,7 +146,7 @@ def read(
     if seconds is not None and not 0 < seconds < MAX_TIMEOUT_S:
         raise OptionError(f"--for is seconds above 0, of 24 days at most, got {seconds:g}")
     if until is not None and at_end:
-        raise OptionError("-e and --until exclude each other: -e is --until end")
+        raise exclusive("-e", "--until", "-e is --until end")
     shapes_text = template or as_json or key_delimiter or null or delimiter != "\\n"
     if output is not None and (shapes_text or format == "json"):
         raise OptionError(
@@ -155,7 +155,7 @@ def read(
     if template is not None and (as_json or format != TEXT):
         raise OptionError("-f and --format exclude each other, and so do -f and -J")
     if as_json and format == "hex":
-        raise OptionError("--json (-J) and --format hex exclude each other: remove one")
+        raise exclusive("--json (-J)", "--format hex")
     is_json = as_json or format == "json"
     has_delimiter = key_delimiter is not None or delimiter != "\\n"
     if has_delimiter and (is_json or template is not None):
@@ -184,10 +184,8 @@ def read(
     else:
         start_bound = Bound("earliest" if group is None else "committed")
     if group is not None and start_bound.kind != "committed":
-        raise OptionError(
-            "--group and --from exclude each other: --group begins at the group's committed "
-            "offsets. Remove one of them"
-        )
+        hint = "--group begins at the group's committed offsets. Remove one of them"
+        raise exclusive("--group", "--from", hint)
     end = parse_bound(until, "--until") if until is not None else None
     has_limit = end is not None or count is not None or seconds is not None
     if at_end or (output is not None and not has_limit):  # a file must be complete at some time

@@ -19,7 +19,7 @@ from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from, registry_settings
 from sparkkafka.config.security.references import read_text
-from sparkkafka.errors import OptionError, spark_hint
+from sparkkafka.errors import OptionError, exclusive, spark_hint
 
 INFER: Final = "infer"
 
@@ -252,7 +252,7 @@ def _with_envelope(
     for field in ("rescued_column", "recursive_fields_max_depth"):
         if fields.get(field):
             name = parsed.names[f"format.{field}"]
-            raise OptionError(f"option {name} and envelope={envelope} exclude each other")
+            raise exclusive(f"option {name}", f"envelope={envelope}")
     # Without a registry only JSON needs no schema of the keys.
     if "format" not in parsed.group("key") and (
         value.format == kinds.JSON or parsed.group("registry").get("url") is not None
@@ -277,10 +277,8 @@ def _envelope_of_write(value: ColumnFormat, parsed: ParsedOptions) -> ColumnForm
         )
     if "format" in parsed.group("key") or value.schema is not None:
         name = "keyFormat" if "format" in parsed.group("key") else "valueSchema"
-        raise OptionError(
-            f"option {name} and envelope={kinds.DEBEZIUM} exclude each other in a write: keys have "
-            "the format of values, and schemas are made from the rows"
-        )
+        hint = "in a write keys have the format of values, and schemas are made from the rows"
+        raise exclusive(f"option {name}", f"envelope={kinds.DEBEZIUM}", hint)
     if value.format == kinds.AVRO:
         if "envelope_schemas" in fields:
             raise OptionError(
@@ -496,20 +494,15 @@ def _check_registration(
     if fields.get("use_latest_version"):
         for other in ("auto_register_schemas", "normalize_schemas"):
             if fields.get(other):
-                raise OptionError(
-                    f"use.latest.version=true and {names[f'format.{other}']}=true exclude each "
-                    "other: the schema is the registry's, so no other one is looked up or "
-                    "registered"
-                )
+                hint = "the schema is the registry's, so no other one is looked up or registered"
+                name = names[f"format.{other}"]
+                raise exclusive("use.latest.version=true", f"{name}=true", hint)
     registered = [column for column in columns if column.has_schema]
     for column in registered:
         if fields.get("use_latest_version"):
             for field, option in (("schema_version", "SchemaVersion"), ("schema", "Schema")):
                 if getattr(column, field) is not None:
-                    raise OptionError(
-                        f"use.latest.version=true and {column.column}{option} exclude each other: "
-                        "remove one"
-                    )
+                    raise exclusive("use.latest.version=true", f"{column.column}{option}")
     if registered and all(column.schema_version is not None for column in registered):
         raise OptionError(
             f"option {set_names[0]} has no effect beside {registered[0].column}SchemaVersion: the "

@@ -30,7 +30,7 @@ from sparkkafka.config.security.settings import (
     TlsSettings,
     TokenMethod,
 )
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, exclusive
 from sparkkafka.secret import NO_SECRET, Secret
 
 RETRIES: Final = 3
@@ -168,10 +168,8 @@ def _check_credentials(options: RegistryOptions) -> None:
     bearer = set_fields("bearer_source", "bearer_token") + for_issuer
     bearer += set_fields("logical_cluster", "identity_pool_id")
     if basic and bearer:
-        raise OptionError(
-            f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request has a user and "
-            "password, or a token"
-        )
+        hint = "a request has a user and password, or a token"
+        raise exclusive(name(basic[0]), name(bearer[0]), hint)
     if options.credentials_source and not options.user_info:
         raise OptionError(
             f"{name('credentials_source')}={options.credentials_source} needs user and password: "
@@ -194,10 +192,8 @@ def _check_credentials(options: RegistryOptions) -> None:
             )
         return
     if options.bearer_token:
-        raise OptionError(
-            f"{name('bearer_token')} and {name('issuer_url')} exclude each other: the token is "
-            "set, or requested from the issuer"
-        )
+        hint = "the token is set, or requested from the issuer"
+        raise exclusive(name("bearer_token"), name("issuer_url"), hint)
     for field in ("issuer_url", "client_id", "client_secret"):
         if not getattr(options, field):
             raise OptionError(

@@ -23,7 +23,7 @@ from sparkkafka.config.security import references
 from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import SaslChoice, Servers, Store, TlsSettings, TokenMethod
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, exclusive
 from sparkkafka.secret import NO_SECRET, Secret
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
@@ -280,10 +280,7 @@ def _check_stores(values: references.ResolvedValues) -> None:
         field, *excluded = fields.split()
         for other in excluded:
             if values[field] and values[other]:
-                raise OptionError(
-                    f"{values.name_of(field)} and {values.name_of(other)} exclude each other: "
-                    "remove one"
-                )
+                raise exclusive(values.name_of(field), values.name_of(other))
     for fields in (
         "truststore_password truststore_location",
         "keystore_password keystore_location",

@@ -26,7 +26,7 @@ from sparkkafka.config.security.settings import (
     TlsSettings,
     TokenMethod,
 )
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, exclusive
 from sparkkafka.secret import NO_SECRET, Secret
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,7 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
         """Return the setting, or the login module's option. Raises OptionError for both."""
         value = values[field]
         if value and jaas.options.get(jaas_name):
-            raise OptionError(
-                f"{values.name_of(field)} and {jaas_name} in {java.JAAS} exclude each other: "
-                "remove one"
-            )
+            raise exclusive(values.name_of(field), f"{jaas_name} in {java.JAAS}")
         other = jaas.options.get(jaas_name, "")
         return value or (Secret(other) if isinstance(value, Secret) else other)
 
@@ -154,10 +151,7 @@ def _unsecured_token(values: ResolvedValues, jaas: java.LoginModule) -> Unsecure
     in_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
     config = values["oauth_config"]
     if in_jaas and config:
-        raise OptionError(
-            f"{values.name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {java.JAAS} exclude "
-            "each other"
-        )
+        raise exclusive(values.name_of("oauth_config"), f"{_UNSECURED_PREFIX}… in {java.JAAS}")
     if not (in_jaas or config or values["login_callback"] == java.UNSECURED_HANDLER):
         return None
     if not values["oauth_unsecured"]:
@@ -225,10 +219,7 @@ def _extensions(values: ResolvedValues, jaas: java.LoginModule) -> tuple[tuple[s
         if name.startswith("extension_")
     )
     if from_jaas and values["oauth_extensions"]:
-        raise OptionError(
-            f"{values.name_of('oauth_extensions')} and extension_… in {java.JAAS} exclude each "
-            "other"
-        )
+        raise exclusive(values.name_of("oauth_extensions"), f"extension_… in {java.JAAS}")
     return from_jaas or tuple(values["oauth_extensions"] or ())
 
 
@@ -237,10 +228,7 @@ def _endpoint_truststore(values: ResolvedValues, jaas: java.LoginModule) -> Stor
     endpoints have a certificate of a public authority."""
     path, text = values["https_ca_location"], values["https_ca_pem"]
     if path and text:
-        raise OptionError(
-            f"{values.name_of('https_ca_location')} and {values.name_of('https_ca_pem')} exclude "
-            "each other"
-        )
+        raise exclusive(values.name_of("https_ca_location"), values.name_of("https_ca_pem"))
     if path or text:
         return Store(values.name_of("https_ca_location" if path else "https_ca_pem"), path, text)
     store = Store(
