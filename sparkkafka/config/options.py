@@ -382,9 +382,7 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
     OptionError, also without bootstrap.servers."""
     name = parsed.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in parsed.values:
-        side = "producer" if parsed.side is Side.WRITE else "consumer"
-        if parsed.side is Side.BOTH:
-            side = "client"
+        side = {Side.READ: "consumer", Side.WRITE: "producer"}.get(parsed.side, "client")
         hint = ""
         if parsed.is_empty and parsed.prefix:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
@@ -454,21 +452,16 @@ def producer_from(parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any]) 
             )
         fields["delivery_timeout_ms"] = min_delivery_ms
 
-    conflicts = [
-        (name, needed)
-        for name, needed, is_broken in (
-            ("acks", "acks=all", fields.get("acks", -1) != -1),
-            ("retries", "retries above 0", fields.get("retries", 1) == 0),
-            (
-                "max.in.flight.requests.per.connection",
-                "at most 5 max.in.flight.requests.per.connection",
-                fields.get("max_in_flight", 5) > 5,
-            ),
-        )
-        if is_broken
-    ]
-    if conflicts and fields.get("enable_idempotence", True):
-        name, needed = conflicts[0]
+    conflict = None
+    if fields.get("acks", -1) != -1:
+        conflict = ("acks", "acks=all")
+    elif fields.get("retries", 1) == 0:
+        conflict = ("retries", "retries above 0")
+    elif fields.get("max_in_flight", 5) > 5:
+        in_flight = "max.in.flight.requests.per.connection"
+        conflict = (in_flight, f"at most 5 {in_flight}")
+    if conflict is not None and fields.get("enable_idempotence", True):
+        name, needed = conflict
         if "enable_idempotence" in fields:
             raise OptionError(
                 f"{prefix}enable.idempotence=true needs {needed}, but {prefix}{name} is "

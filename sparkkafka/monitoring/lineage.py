@@ -280,17 +280,16 @@ class _ExecutionListener:
 
     def onSuccess(self, function: str, execution: Any, duration_ns: int) -> None:
         """Emit the run of an execution that has succeeded, as Spark's interface calls it."""
-        duration = timedelta(microseconds=duration_ns / 1000)
-        _attempt(
-            "look at an execution",
-            lambda: self._lineage.on_execution(execution.analyzed(), duration, failed=False),
-        )
+        self._attempt(execution, timedelta(microseconds=duration_ns / 1000), failed=False)
 
     def onFailure(self, function: str, execution: Any, exception: Any) -> None:
         """Emit the run of an execution that has failed."""
+        self._attempt(execution, timedelta(0), failed=True)
+
+    def _attempt(self, execution: Any, duration: timedelta, *, failed: bool) -> None:
+        emit = self._lineage.on_execution
         _attempt(
-            "look at an execution",
-            lambda: self._lineage.on_execution(execution.analyzed(), timedelta(0), failed=True),
+            "look at an execution", lambda: emit(execution.analyzed(), duration, failed=failed)
         )
 
     class Java:
