@@ -125,12 +125,11 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
             f"valueFormat or keyFormat to {ANY_WITH_SCHEMA}"
         )
     registry = registry_from(parsed)
-    for column in columns:
-        if column.has_schema:
-            _check_schema_source(column, registry, names, parsed.side)
-    for column in columns:
-        if column.has_schema:
-            _check_framing(column, registry, parsed.side)
+    with_schema = [column for column in columns if column.has_schema]
+    for column in with_schema:
+        _check_schema_source(column, registry, names, parsed.side)
+    for column in with_schema:
+        _check_framing(column, registry, parsed.side)
     if registry is not None and not any(map(_can_use_registry, columns)):
         first = columns[0]
         raise OptionError(
@@ -151,7 +150,7 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
             f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for "
             f"{kinds.JSON}, whose records may have fields that are not in the schema"
         )
-    _check_registration(columns, registry, fields, names)
+    _check_registration(with_schema, registry, fields, names)
     return FormatOptions(key=key, value=value, registry=registry, **fields)
 
 
@@ -176,12 +175,11 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
         """Return the error for the option of a field of this column."""
         return OptionError(f"option {parsed.names.get(f'{column}.{field}')} {reason}")
 
+    setting = f"{column}Format={chosen.format}"
     others = [field for field in fields if field != "format"]
     if others and not chosen.has_schema and (chosen.format == kinds.STRING or "format" in fields):
         raise refusal(
-            others[0],
-            f"has no effect with {column}Format={chosen.format}: it is for "
-            f"{', '.join(WITH_SCHEMA)}",
+            others[0], f"has no effect with {setting}: it is for {', '.join(WITH_SCHEMA)}"
         )
     if others and not chosen.has_schema:
         raise refusal(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
@@ -189,17 +187,11 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
         # In a write the subject is where the schema is registered.
         for field in ("schema_version", *(["subject"] if side is Side.READ else [])):
             if field in fields:
-                raise refusal(
-                    field,
-                    f"and {column}Schema exclude each other: the schema is set, or it is the "
-                    "registry's; remove one",
-                )
+                hint = "the schema is set, or it is the registry's; remove one"
+                raise refusal(field, f"and {column}Schema exclude each other: {hint}")
         chosen = _with_schema(chosen, text, side)
     if chosen.message and chosen.format != kinds.PROTOBUF:
-        raise refusal(
-            "message",
-            f"has no effect with {column}Format={chosen.format}: it is for {kinds.PROTOBUF}",
-        )
+        raise refusal("message", f"has no effect with {setting}: it is for {kinds.PROTOBUF}")
     for field in ("message", "subject"):
         if field in fields and not fields[field]:
             raise refusal(field, "is empty")
@@ -411,11 +403,8 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
             f"set keyFraming={kinds.NO_FRAMING} and keySchema"
         )
     only_avro = framing in (kinds.SINGLE_OBJECT, kinds.AZURE)
-    has_messages = framing in (
-        *_FRAMINGS[kinds.CONFLUENT],
-        *_FRAMINGS[kinds.GLUE],
-        kinds.NO_FRAMING,
-    )
+    framings = (*_FRAMINGS[kinds.CONFLUENT], *_FRAMINGS[kinds.GLUE], kinds.NO_FRAMING)
+    has_messages = framing in framings
     if (only_avro and column.format != kinds.AVRO) or (
         column.format == kinds.PROTOBUF and not has_messages
     ):
@@ -480,7 +469,7 @@ def _check_registration(
     names: Mapping[str, str],
 ) -> None:
     """Raise OptionError if auto.register.schemas, use.latest.version, normalize.schemas or
-    ignoreEncryptionRules conflict with other options, or have no effect."""
+    ignoreEncryptionRules conflict with other options, or have no effect. `columns` have schemas."""
     registering = ("auto_register_schemas", "use_latest_version", "normalize_schemas")
     for field in ("ignore_encryption_rules", *registering):
         if fields.get(field) and registry is None:
@@ -491,20 +480,15 @@ def _check_registration(
     set_names = [names[f"format.{field}"] for field in registering if fields.get(field)]
     if not set_names:
         return
+    hint = "the schema is the registry's, so no other one is looked up or registered"
     if fields.get("use_latest_version"):
-        for other in ("auto_register_schemas", "normalize_schemas"):
-            if fields.get(other):
-                hint = "the schema is the registry's, so no other one is looked up or registered"
-                name = names[f"format.{other}"]
+        for name in set_names:
+            if name != names["format.use_latest_version"]:
                 raise exclusive("use.latest.version=true", f"{name}=true", hint)
-    registered = [column for column in columns if column.has_schema]
-    for column in registered:
-        if fields.get("use_latest_version"):
+        for column in columns:
             for field, option in (("schema_version", "SchemaVersion"), ("schema", "Schema")):
                 if getattr(column, field) is not None:
                     raise exclusive("use.latest.version=true", f"{column.column}{option}")
-    if registered and all(column.schema_version is not None for column in registered):
-        raise OptionError(
-            f"option {set_names[0]} has no effect beside {registered[0].column}SchemaVersion: the "
-            "schema is the registry's, so no other one is looked up or registered"
-        )
+    if columns and all(column.schema_version is not None for column in columns):
+        option = f"{columns[0].column}SchemaVersion"
+        raise OptionError(f"option {set_names[0]} has no effect beside {option}: {hint}")
