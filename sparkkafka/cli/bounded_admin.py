@@ -61,17 +61,19 @@ class BoundedAdmin(Admin):
         """Return the error of a group. If there is no such group, add `nearest_group_text`."""
         if not isinstance(error, BrokerError) or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return error
-        hint = self.nearest_group_text(group)
-        return BrokerError(error.code, error.where, f"there is no group of this name ({hint})")
+        text = f"there is no consumer group of this name ({self.nearest_group_text(group)})"
+        return BrokerError(error.code, error.where, text)
 
     def nearest_group_text(self, group: str) -> str:
-        """Return a hint for the name of a missing group: the most similar name of a group, or how
-        to list all groups."""
+        """Return a hint for the name of a missing consumer group: that it is one of another type,
+        the most similar name of a group, or how to list all groups."""
         try:
-            groups = [row.group_id for row in self.list_groups()]
+            types = {row.group_id: row.type for row in self.list_groups()}
         except KafkaError:
-            groups = []
-        nearest = get_close_matches(group, groups, n=1)
+            types = {}
+        if group in types:
+            return f"it is a {types[group]} group; groups describe shows share groups"
+        nearest = get_close_matches(group, types, n=1)
         return f"the nearest is {nearest[0]}" if nearest else "groups list shows all"
 
     def offsets_of_groups(

@@ -18,9 +18,11 @@ import pytest
 
 from sparkkafka.cli import app, lag, tables
 from sparkkafka.cli.app import main
+from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.commands import VERBS
 from sparkkafka.cli.files import NumberedRows
 from sparkkafka.client import Admin, Producer, TopicPartition
+from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -507,6 +509,14 @@ def test_a_mistyped_group_is_reported_with_the_nearest_one(behind, verb, capsys)
     assert "(the nearest is billing)" in line
     assert main(["-b", behind.bootstrap_servers, *verb.split(), "zzz"]) == 1
     assert "(groups list shows all)" in one_line(capsys)
+
+
+def test_the_lag_of_a_share_group_is_reported_as_one(behind, capsys, monkeypatch) -> None:
+    listed = [GroupListing("workers", "share", "Empty", "share")]
+    monkeypatch.setattr(BoundedAdmin, "list_groups", lambda admin: listed)
+    assert main(["-b", behind.bootstrap_servers, "lag", "workers"]) == 1
+    hint = "(it is a share group; groups describe shows share groups)"
+    assert f"there is no consumer group of this name {hint}" in one_line(capsys)
 
 
 def test_a_reset_says_that_it_creates_a_group(behind, capsys) -> None:

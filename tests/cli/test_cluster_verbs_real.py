@@ -271,6 +271,7 @@ def test_a_share_group(command, kafka_cluster, admin, filled):
         assert "has 1 member (worker at" in run.error
     rows = command("groups", "list", "--state", "Empty", "--json").json
     assert {"group": group, "state": "Empty", "type": "share", "simple": False} in rows
+    assert "it is a share group" in command("lag", group, code=1).error
     command("groups", "reset", group, "--topic", f"{filled}:1", "--to-offset", "1", "--execute")
     (described,) = command("groups", "describe", group, "--json").json
     assert [row["committed"] for row in described["partitions"] if row["partition"] == 1] == [1]
