@@ -190,6 +190,19 @@ def test_held_markers(one: FakeCluster, writer: Writer, commit: bool) -> None:
     assert writer.epoch == 1
 
 
+def test_a_write_of_the_next_epoch_waits_for_the_markers(one: FakeCluster, writer: Writer) -> None:
+    writer.init()
+    writer.add(0)
+    writer.write(b"a", 0)
+    one.hold_markers()
+    assert writer.end() == 0
+    # as with transactions V2, where each end raises the epoch
+    one.state.transactions.by_id["x"].producer_epoch = writer.epoch = writer.epoch + 1
+    assert writer.write(b"b", 0) == ErrorCode.NOT_ENOUGH_REPLICAS
+    one.release_markers()
+    assert committed(one) == [b"a"]
+
+
 def test_init_waits_for_the_markers_of_its_abort(one: FakeCluster, writer: Writer) -> None:
     writer.init()
     writer.add(0)

@@ -126,9 +126,11 @@ class PartitionLog:
             default=self.high_watermark,
         )
 
-    def has_open_transaction(self, producer_id: int) -> bool:
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the producer has an open transaction in this epoch. In an older one it has
+        ended, and only lacks its marker (UnifiedLog.hasOngoingTransaction)."""
         state = self.producers.get(producer_id)
-        return state is not None and state.open_since is not None
+        return state is not None and state.open_since is not None and state.epoch == producer_epoch
 
     def raw(self) -> bytes:
         """Return all stored bytes, as a fetch would."""

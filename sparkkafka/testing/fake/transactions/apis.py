@@ -314,7 +314,9 @@ def verify_write(
     began. Raises Refused with the error of Produce.
     """
     state = call.state
-    if not state.transactions.verifies or log.has_open_transaction(header.producer_id):
+    if not state.transactions.verifies or log.has_open_transaction(
+        header.producer_id, header.producer_epoch
+    ):
         return
     log.begin_verification(header)
     transactional_id = call.message.transactional_id
