@@ -230,7 +230,7 @@ class PollLoop:
         """Return a partition's position; wait until it is known. Raises NoOffsetError,
         KafkaTimeoutError."""
         while True:
-            self._set_positions(deadline)
+            self._set_positions(deadline, is_poll=False)
             if state.position is None:
                 self._raise_error_of(state)
             if state.position is not None:
@@ -240,7 +240,7 @@ class PollLoop:
                 raise errors.KafkaTimeoutError(
                     f"no position of {state.tp} within {deadline.text}: {why}"
                 ) from state.last_failure
-            self._exchange(deadline)
+            self._exchange(deadline, is_poll=False)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
         """Call `collect` until it returns records, and return these; None at the timeout."""
@@ -285,15 +285,16 @@ class PollLoop:
             self._exchange(deadline)
             has_received = True
 
-    def _set_positions(self, deadline: Deadline) -> None:
+    def _set_positions(self, deadline: Deadline, *, is_poll: bool = True) -> None:
         """Set the positions of partitions without one. The next poll tries again after a retriable
-        error."""
+        error. A poll (`is_poll`) gives its requests time for a response."""
         states = self._subscription.without_position()
         if not states:
             return
+        limit = self._with_time_for_response(deadline) if is_poll else deadline
         failure: errors.KafkaError | None = None
         try:
-            self._offset_reset.set_positions(states, self._with_time_for_response(deadline))
+            self._offset_reset.set_positions(states, limit)
             self._min_response_ms = float(MIN_RESPONSE_MS)
         except errors.KafkaError as error:
             if not error.retriable:
@@ -321,9 +322,10 @@ class PollLoop:
         max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
         self._min_response_ms = min(2 * self._min_response_ms, max_ms)
 
-    def _exchange(self, deadline: Deadline) -> None:
-        """Send requests to the leaders, and wait for a response or the next step of the group."""
-        self._fetcher.send(self._with_time_for_response(deadline))
+    def _exchange(self, deadline: Deadline, *, is_poll: bool = True) -> None:
+        """Send requests to the leaders, and wait for a response or the next step of the group. A
+        poll (`is_poll`) gives requests for metadata time for a response."""
+        self._fetcher.send(self._with_time_for_response(deadline) if is_poll else deadline)
         self._fetcher.receive(
             min(deadline.remaining_s(), self._fetcher.step_wait_s, self._coordinator.step_wait_s)
         )

@@ -676,6 +676,17 @@ def test_short_polls_get_there_if_opening_a_connection_takes_long(filled, monkey
             found += source.poll(0.01)
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+def test_position_ends_in_its_time_if_no_broker_answers(filled, group):
+    filled.fault(Delay(60_000, before=True), times=None)
+    with reading(filled, group_id=group) as source:
+        began_s = time.monotonic()
+        for _ in range(3):  # a poll would take 1 s, 2 s and 4 s
+            with pytest.raises(KafkaTimeoutError, match=r"no position of t-0 within 0\.1 s"):
+                source.position(tps(1)[0], 0.1)
+        assert time.monotonic() - began_s < 3
+
+
 def test_poll_with_0_gets_there(filled):
     found: list[Record] = []
     with reading(filled) as source:
