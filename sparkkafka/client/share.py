@@ -1191,7 +1191,7 @@ class ShareConsumer(arguments.ClientBase):
                 self._fetcher.send_acknowledgements()
                 return
             deadline = deadline_of(timeout_s) or self._cluster.deadline()
-            self._await_responses(deadline)
+            self._await_responses(deadline.with_close_signal(self._cluster.close_signal))
             failed: dict[tuple[str, int], errors.KafkaError] = {
                 result.tp: result.error for result in self._results if result.error is not None
             }

@@ -79,6 +79,14 @@ class _AsyncPollingClient(AsyncClient[C]):
         """Return metrics under Kafka's names, without a request (see `Consumer.metrics`)."""
         return self._client.metrics()
 
+    async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Close the client after the calls that run. If brokers do not answer these, perhaps
+        cancelled ones, cut them off after `timeout_s`."""
+        signal = self._client._cluster.close_signal
+        signal.close_in(timeout_s)
+        self._worker.bind().call_later(timeout_s, signal.cut_sockets)
+        await super()._end(close, timeout_s)
+
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group and close the connections, within `timeout_s` (see `Consumer.close` and
         `ShareConsumer.close`). If the task is cancelled, closing continues in the background."""

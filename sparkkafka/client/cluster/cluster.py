@@ -80,12 +80,12 @@ class Cluster:
         self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
         """How long a response about topics may be used."""
         self._for_task = for_task
-        self.close_signal = close_signal
+        self.close_signal = close_signal or CloseSignal()
         self.topic_errors: dict[str, int] = {}
         self.connections = (CONNECTION_CACHE.take(options) if for_task else None) or ConnectionPool(
             options,
             try_first=try_first,
-            close_signal=close_signal,
+            close_signal=self.close_signal,
             for_task=for_task,
             metrics=metrics,
         )
@@ -109,12 +109,10 @@ class Cluster:
     def close(self) -> None:
         self.connections.close()
 
-    def for_thread(self, close_signal: CloseSignal | None = None) -> Cluster:
-        """Make a `Cluster` for another thread of this client. It has its own connections and shares
-        the metadata, so that what one thread has found the others need not request."""
-        return Cluster(
-            self.options, close_signal=close_signal, metrics=self._metrics, metadata=self.metadata
-        )
+    def for_thread(self) -> Cluster:
+        """Make a `Cluster` for another thread of this client. It has its own connections and close
+        signal, and shares the metadata: what one thread has found the others need not request."""
+        return Cluster(self.options, metrics=self._metrics, metadata=self.metadata)
 
     # --- time -----------------------------------------------------------------------------------
 

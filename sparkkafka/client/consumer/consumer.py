@@ -881,7 +881,8 @@ class Consumer(arguments.ClientBase):
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         """Return the deadline of a call; None: default.api.timeout.ms."""
-        return deadline_of(timeout_s) or self._cluster.deadline()
+        signal = self._cluster.close_signal
+        return (deadline_of(timeout_s) or self._cluster.deadline()).with_close_signal(signal)
 
 
 def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -23,7 +23,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import find_group_coordinator
 from sparkkafka.client.cluster.topic_lookup import MissingTopicsLookup
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
-from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     Committer,
     GroupMetadata,
@@ -524,8 +524,7 @@ class AsyncCommits:
 
     def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
         """The thread shares the metadata of the consumer's `cluster`, but not its connections."""
-        self._close_signal = CloseSignal()
-        self._cluster = cluster.for_thread(self._close_signal)
+        self._cluster = cluster.for_thread()
         self._wake = wake
         # Not the condition is taken but its lock: Ctrl-C inside Condition.__enter__, which is
         # Python code, could leave it locked.
@@ -574,9 +573,9 @@ class AsyncCommits:
     def close(self) -> None:
         """Give up the commits that have not ended; `run_callbacks` passes the error to their
         callbacks."""
-        self._close_signal.close_in(0)
+        self._cluster.close_signal.close_in(0)
         if not self.wait(Deadline(100)):  # the thread waits for a socket, which has no signal
-            self._close_signal.cut_sockets()
+            self._cluster.close_signal.cut_sockets()
         if self.wait(Deadline(1_000)):  # else the thread still uses it
             self._cluster.close()
 
@@ -592,8 +591,7 @@ class AsyncCommits:
             error: Exception | None = None
             try:
                 if queued.offsets:  # no member need be in its group to commit nothing
-                    deadline = queued.deadline.with_close_signal(self._close_signal)
-                    queued.commit(self._cluster, queued.offsets, deadline)
+                    queued.commit(self._cluster, queued.offsets, queued.deadline)
             except errors.KafkaError as failure:
                 error = failure
             except Exception as bug:

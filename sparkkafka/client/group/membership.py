@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_group_coordinator
-from sparkkafka.client.deadline import CloseSignal, Deadline, Waker, poll_connections
+from sparkkafka.client.deadline import Deadline, Waker, poll_connections
 from sparkkafka.client.group.committed_offsets import (
     MEMBER_HINTS,
     Committer,
@@ -106,8 +106,7 @@ class MemberThread(ABC):
         """The monotonic time at which the next heartbeat is due."""
         self.final_failure: Exception | None = None
         """An error after which this member never joins again: every `poll` raises it."""
-        self._close_signal = CloseSignal()
-        self.cluster = cluster.for_thread(self._close_signal)
+        self.cluster = cluster.for_thread()
         self.backoff = self.cluster.backoff()
         self._waker = Waker()
         self._thread = threading.Thread(
@@ -149,8 +148,8 @@ class MemberThread(ABC):
         if must_leave:
             log.info("group %s: still leaving, in the background", self.group_id)
         else:
-            self._close_signal.close_in(0)
-            self._close_signal.cut_sockets()
+            self.cluster.close_signal.close_in(0)
+            self.cluster.close_signal.cut_sockets()
 
     def stop_in_background(self) -> None:
         """End the thread of a member that was dropped without `close`, and leave the group. The
@@ -278,7 +277,7 @@ class MemberThread(ABC):
         self.backoff.reset()
 
     def request_deadline(self) -> Deadline:
-        return Deadline(self.options.client.request_timeout_ms, self._close_signal)
+        return Deadline(self.options.client.request_timeout_ms, self.cluster.close_signal)
 
     def coordinator(self, deadline: Deadline) -> int:
         """Return the node id of the group's coordinator; look it up once if it is not known."""
@@ -369,7 +368,7 @@ class MemberThread(ABC):
             send_leave = self.begin_leave("the consumer is being closed")
             if send_leave is not None:
                 remaining_ms = max(deadline.remaining_s() * 1000, MIN_LEAVE_MS)
-                send_leave(Deadline(remaining_ms, self._close_signal))
+                send_leave(Deadline(remaining_ms, self.cluster.close_signal))
                 log.info("group %s: left", self.group_id)
         except Exception as error:  # the thread ends here: nobody could catch it
             log.info(

@@ -15,6 +15,7 @@ from sparkkafka.client.aio.consumer import SLICE_RECORDS
 from sparkkafka.client.aio.worker import Worker
 from sparkkafka.errors import ConsumerStateError, KafkaError, WakeupError
 from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Delay
 from tests.client.aio.cancelling import CancelledAt, begun_or_not
 from tests.client.support import fill, settings
 from tests.support.waiting import WAIT_S, Hold, wait_until
@@ -544,6 +545,29 @@ def test_close_cancels_a_callback_that_does_not_return(
 
     asyncio.run(main())
     assert cancelled == [TP]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_close_ends_in_its_time_though_a_cancelled_call_gets_no_response(
+    fake_cluster_factory: Any, shared: bool
+) -> None:
+    fake = fake_cluster_factory(1, kafka_version="4.2")
+    fake.create_topic("t")
+    fill(fake, "t", 10)
+
+    async def main() -> None:
+        config = settings(fake, group_id="g")
+        source = AsyncShareConsumer(config) if shared else consumer(fake)
+        await source.subscribe(["t"])
+        assert await source.poll(WAIT_S)
+        fake.fault(Delay(60_000, before=True), times=None)
+        commit = asyncio.create_task(source.commit(timeout_s=60))
+        await asyncio.sleep(0.1)
+        commit.cancel()
+        async with asyncio.timeout(10):
+            await source.close(0.2)
+
+    asyncio.run(main())
 
 
 def test_many_tasks_share_one_iteration(filled: FakeCluster) -> None:
