@@ -103,6 +103,7 @@ def order(i: int) -> dict[str, Any]:
             "the value: a block of 16 bytes is too large",
         ),
         ({"type": "array", "items": "string"}, b"\x02\x06a\x00", "field []: 3 bytes, but"),
+        ({"type": "array", "items": "string"}, b"\x02\x01\x00", "field []: a length of -1 bytes"),
         ({"type": "map", "values": "boolean"}, b"\x02\x02a\x07\x00", "field {}: a boolean of 7"),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 2},
@@ -309,6 +310,17 @@ def test_blocks_of_arrays(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [blocks(*shape, sized=sized) for shape, sized in rows]
     got = decoded({"type": "array", "items": "string"}, payloads)
     assert got == [[str(i) for i in range(sum(shape))] for shape, _ in rows]
+
+
+def test_items_of_several_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items of one step have different branches."""
+    monkeypatch.setattr(skip, "_MIN_VECTOR", 1)
+    items = {"type": "array", "items": ["null", "int", "boolean"]}
+    definition = record(("items", items), ("last", "bytes"))
+    values = [None, 300, True, 7, False]
+    lists = [[values[(row + i) % 5] for i in range(row % 4)] for row in range(60)]
+    rows = [{"items": each, "last": bytes(99)} for each in lists]
+    assert decoded(definition, [written(definition, row) for row in rows]) == rows
 
 
 @pytest.mark.parametrize("items", ["int", "double", "string"])
