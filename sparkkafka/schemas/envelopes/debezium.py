@@ -47,9 +47,12 @@ KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m":
 
 _OTHER_RECORDS: Final = {
     HEARTBEAT: r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$',
-    TRANSACTION: r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,\s*"id"\s*:',
+    TRANSACTION: (
+        r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,'
+        r'\s*"id"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"(event_count|ts_ms)"\s*:'
+    ),
     SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{SCALARS}\}}{SCALARS}"(databaseName|ddl)"\s*:',
-    MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"',
+    MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"[^{}]*"source"\s*:\s*\{',
 }
 """The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns
 in another order, or others. Debezium's `source` has no objects in it."""
@@ -332,6 +335,13 @@ def other_records(payloads: pa.Array, candidates: Flags) -> dict[str, Flags]:
     for kind, pattern in _OTHER_RECORDS.items() if len(index) else ():
         flags[kind][index] = flags_of(pc.match_substring_regex(texts, pattern))
     return flags
+
+
+def without_other_records(payloads: pa.Array) -> pa.Array:
+    """Return JSON texts, with an empty object for each other record of Debezium, whose fields a
+    flattened row may have, too, as the id and status of a transaction."""
+    is_other = pc.match_substring_regex(payloads, "|".join(_OTHER_RECORDS.values()))
+    return pc.if_else(is_other, scalar(b"{}"), payloads) if pc.any(is_other).as_py() else payloads
 
 
 def _texts(flags_by_text: dict[str, Flags], count: int) -> pa.Array:

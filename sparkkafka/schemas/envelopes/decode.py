@@ -243,6 +243,7 @@ def _make(
             kind = debezium.kind_of(node.children.keys())
         elif envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
             kind = other_envelopes.flat_kind(node)
+            node = node if kind is None else connect_types.ConnectType()  # no column of the table
         node = _plan(envelope, node, target, lenient=lenient)
     except OptionError as error:
         if not lenient:
@@ -286,7 +287,10 @@ class _EnvelopeDecoder:
         decoded is null, with a reason; rows that are not in this envelope are tried with
         `fallback`."""
         budget = budget or MemoryBudget(payloads)
-        decoded = self._inner.decode(payloads, budget)
+        texts = payloads
+        if self.has_other_records and self._envelope.form == DEBEZIUM_FLAT:
+            texts = debezium.without_other_records(payloads)
+        decoded = self._inner.decode(texts, budget)
         reasons = dict(
             zip(decoded.bad_rows.tolist(), map(_with_hint, decoded.reasons), strict=True)
         )

@@ -28,6 +28,16 @@ FLAT_SCHEMA = {
 }
 GOOD = {"id": 1, "a": "x"}
 WHOLE = with_schema(connect_envelope(COLUMNS), payload("c", None, GOOD))
+TRANSACTION = {"status": "END", "id": "571:53195829", "event_count": 2}
+TRANSACTION_SCHEMA = {
+    "type": "struct",
+    "name": "io.debezium.connector.common.TransactionMetadataValue",
+    "fields": [
+        connect_field("status", "string"),
+        connect_field("id", "string"),
+        connect_field("event_count", "int64"),
+    ],
+}
 PREFIX = WHOLE[: WHOLE.index(b'"payload":') + len(b'"payload":')]
 
 Result = tuple[Any, str | None]
@@ -178,9 +188,12 @@ def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
         ("debezium", b'{"source": "s", "databaseName": "d"}', None),
         ("debezium", b'{"id": 1, "ddl": "d", "databaseName": "d"}', None),
         ("debezium", b'{"op": "m", "source": {}, "message": {}}', "message"),
-        ("debezium-flat", b'{"status": "BEGIN", "id": null, "ts_ms": 5}', "transaction"),
+        ("debezium-flat", b'{"status": "BEGIN", "id": "7:1", "event_count": null}', "transaction"),
+        ("debezium-flat", with_schema(TRANSACTION_SCHEMA, TRANSACTION), "transaction"),
+        ("debezium-flat", json.dumps({**TRANSACTION, "a": "x"}).encode(), "transaction"),
         ("debezium-flat", b'{"status": "BEGIN", "id": 1, "ts_ms": 5}', "row"),
         ("debezium-flat", b'{"op": "m", "source": {}, "message": {}}', "message"),
+        ("debezium-flat", b'{"op": "m", "ts_ms": 5, "source": {}, "a": {}}', "message"),
         ("debezium-flat", b'{"op": "m", "__op": "u"}', "row"),
         ("debezium-flat", b'{"before": null, "after": {"id": 1}, "op": "c"}', None),
         ("debezium-flat", b'{"source": "s", "op": "sell"}', "row"),
