@@ -477,9 +477,8 @@ def _mysql_type(text: str) -> pa.DataType:
         digits = int(precision or 10), int(scale or 0)
         return pa.decimal128(*digits) if digits[0] <= 38 else pa.string()
     if "unsigned" in match[4]:
-        return {"int": pa.int64(), "bigint": pa.decimal128(20, 0)}.get(
-            name, _MYSQL_TYPES.get(name, pa.string())
-        )
+        wider = {"int": pa.int64(), "integer": pa.int64(), "bigint": pa.decimal128(20, 0)}
+        return wider.get(name, _MYSQL_TYPES.get(name, pa.string()))
     return _MYSQL_TYPES.get(name, pa.string())
 
 

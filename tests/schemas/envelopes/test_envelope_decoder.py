@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkkafka.schemas.envelopes.decode import Envelope, decoder
+from sparkkafka.schemas.envelopes.decode import Envelope, decoder, sample_type
 from sparkkafka.schemas.json import format as json_format
 from sparkkafka.schemas.json.normalizer import JsonNormalizer
 from sparkkafka.schemas.values import Schema
@@ -238,3 +238,20 @@ def test_a_column_that_an_update_of_golden_gate_omits(
     assert [reason for _, reason in values] == [None] * 4
     found = [value and value["change"]["unavailable"] for value, _ in values]
     assert found == [None, None, unavailable, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int(10) unsigned", pa.int64()),
+        ("INTEGER UNSIGNED", pa.int64()),
+        ("bigint unsigned", pa.decimal128(20, 0)),
+        ("smallint unsigned", pa.int32()),
+    ],
+)
+def test_unsigned_numbers_of_canal(text: str, expected: pa.DataType) -> None:
+    record = {"type": "INSERT", "isDdl": False, "data": [{"id": "1"}], "mysqlType": {"id": text}}
+    samples = [json.dumps(record).encode()]
+    found = sample_type(json_format, Envelope("canal", unwraps=True), samples, [], infers=False)
+    assert found is not None
+    assert found.value_type.field("row").type.field("id").type == expected
