@@ -817,19 +817,9 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
     ) -> FetchedRecords:
         """Return the records of a partition in the response. They are not decoded yet."""
         options = self._options.fetch
-        start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
-        taken, damage = take_batches(tp, row, options, start, end)
-        return FetchedRecords(
-            tp,
-            [] if taken is None else taken.visible,
-            start,
-            start if taken is None else taken.next_offset,
-            buffer,
-            damage,
-            last_epoch=NO_LEADER_EPOCH,
-            selection=Selection(start_offset=start, end_offset=end),
-            max_payload_bytes=options.max_decompressed_batch_bytes,
-        )
+        selection = Selection(ranges[0].first_offset, ranges[-1].last_offset + 1)
+        taken = take_batches(tp, row, options, selection, NO_LEADER_EPOCH)
+        return FetchedRecords(taken, selection, buffer, options.max_decompressed_batch_bytes)
 
     # --- failures ---------------------------------------------------------------------------
 

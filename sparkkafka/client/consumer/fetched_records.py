@@ -69,48 +69,41 @@ class ResponseBuffer:
 class TakenBatches(NamedTuple):
     """The batches of a partition in one response. `visible` have records for the reader, others are
     markers, aborted or emptied by compaction. `next_offset` is the offset after the last batch,
-    visible or not, and `last_epoch` its leader epoch."""
+    visible or not, and `last_epoch` its leader epoch. `damage` is the error of a damaged batch
+    after them."""
 
+    tp: TopicPartition
     visible: list[RecordBatch]
     next_offset: int
     last_epoch: int
+    damage: CorruptRecordError | None = None
 
 
 def take_batches(
-    tp: TopicPartition, row: Any, options: FetchOptions, offset: int, end_offset: int | None
-) -> tuple[TakenBatches | None, CorruptRecordError | None]:
-    """Split the records of a partition, its `row` in a response that was requested from `offset`
-    on, into batches (None if there is not one whole batch). If one is damaged, return those before
-    it, and the error.
+    tp: TopicPartition, row: Any, options: FetchOptions, selection: Selection, epoch: int
+) -> TakenBatches:
+    """Split the records of a partition, its `row` in a response that was requested from the start
+    of `selection` on, into batches. If one is damaged, return those before it, and the error.
+    `epoch` is the leader epoch of the record before the start.
 
-    The first batch may begin before `offset`, the last may end after `end_offset`; `decode_chunks`
-    leaves those records out.
+    The first batch may begin before the start, and the last one end after the selection;
+    `decode_chunks` leaves those records out.
     """
     data = memoryview(row.records)
+    damage: CorruptRecordError | None = None
     try:
-        return _split(row, data, options, end_offset), None
+        batches = _split(data, options, selection.end_offset)
+        if data and not batches:
+            damage = _no_whole_batch_error(data)
     except CorruptRecordError as error:
         start_byte, next_offset = _find_damage(data, error)
-        taken = _split(row, data[:start_byte], options)
-        position = offset if taken is None else max(offset, taken.next_offset)
-        return taken, with_offsets(error, tp, position, next_offset)
-
-
-def _split(
-    row: Any, data: memoryview, options: FetchOptions, end_offset: int | None = None
-) -> TakenBatches | None:
-    """Split `data` into batches: all records of the partition `row`, or those before damage. Return
-    None without one whole batch. Batches after the one that reaches `end_offset` are left out.
-    Raises CorruptRecordError."""
-    batches = split_batches(
-        data,
-        check_crcs=options.check_crcs,
-        end_offset=end_offset,
-        # Conversion of old formats takes their bytes a second time.
-        max_payload_bytes=options.max_decompressed_batch_bytes // 2,
-    )
-    if not batches:
-        return None
+        batches = _split(data[:start_byte], options)
+        damage = error.at(*tp)  # without the traceback, which holds what was decoded
+        damage.next_offset = next_offset
+    position = selection.start_offset
+    if batches:
+        position = max(position, batches[-1].next_offset)
+        epoch = batches[-1].partition_leader_epoch
     aborted: Iterable[tuple[int, int]] = ()
     if options.isolation_level == "read_committed":
         aborted = [
@@ -122,39 +115,41 @@ def _split(
         for batch in AbortedTransactions(aborted).visible_batches(batches)
         if batch.record_count
     ]
-    return TakenBatches(visible, batches[-1].next_offset, batches[-1].partition_leader_epoch)
+    return TakenBatches(tp, visible, position, epoch, damage and damage.at(*tp, position))
+
+
+def _split(
+    data: memoryview, options: FetchOptions, end_offset: int | None = None
+) -> list[RecordBatch]:
+    """Split the records of a partition, or those before damage, into batches. Batches after the one
+    that reaches `end_offset` are left out. Raises CorruptRecordError."""
+    return split_batches(
+        data,
+        check_crcs=options.check_crcs,
+        end_offset=end_offset,
+        # Conversion of old formats takes their bytes a second time.
+        max_payload_bytes=options.max_decompressed_batch_bytes // 2,
+    )
 
 
 class FetchedRecords:
-    """Batches of `tp` to read from `start_offset`. `damage` is the error of a damaged batch after
-    them, which `next_records` raises after their last record.
+    """The records of `selection` in the batches. `next_records` raises the error of a damaged batch
+    after the last record of those before it.
 
-    `next_offset` is the offset after the last batch, visible or not, and `last_epoch` its leader
-    epoch.
+    `next_offset` and `last_epoch` are those of `TakenBatches`.
     """
 
     def __init__(
-        self,
-        tp: TopicPartition,
-        batches: list[RecordBatch],
-        start_offset: int,
-        next_offset: int,
-        buffer: ResponseBuffer,
-        damage: CorruptRecordError | None = None,
-        *,
-        last_epoch: int,
-        selection: Selection,
-        max_payload_bytes: int,
+        self, taken: TakenBatches, selection: Selection, buffer: ResponseBuffer, max_bytes: int
     ) -> None:
-        self._tp = tp
+        """`max_bytes` is max.decompressed.batch.bytes."""
+        self._tp, batches, self.next_offset, last_epoch, self._damage = taken
         self._batches = batches
         self._last_base_offset = batches[-1].base_offset if batches else -1
         self._last_offset = batches[-1].last_offset if batches else -1
-        self._next_to_decode = start_offset
-        self._damage = damage
+        self._next_to_decode = selection.start_offset
         self.selection = selection
-        self._max_payload_bytes = max_payload_bytes
-        self.next_offset = next_offset
+        self._max_payload_bytes = max_bytes
         self.last_epoch = last_epoch
         epochs = {batch.partition_leader_epoch for batch in batches}
         self._only_epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
@@ -267,9 +262,9 @@ class FetchedRecords:
             try:
                 yield from self._decode_batches([batch])
             except CorruptRecordError as error:
-                raise with_offsets(
-                    error, self._tp, self._next_to_decode, batch.next_offset
-                ) from error
+                located = error.at(*self._tp, self._next_to_decode)
+                located.next_offset = batch.next_offset
+                raise located from error
 
     def _decode_batches(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         """Decode the records from offset `_next_to_decode` on, and move it. A step without records
@@ -308,16 +303,6 @@ def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int 
     return start, next_offset
 
 
-def with_offsets(
-    error: CorruptRecordError, tp: TopicPartition, position: int, next_offset: int | None
-) -> CorruptRecordError:
-    """Return the error with its partition, the reader's position, and the offset after the
-    damage."""
-    located = error.at(tp.topic, tp.partition, position)
-    located.next_offset = next_offset
-    return located
-
-
 def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
     """Return the error; if a batch is too large, with the setting that allows more. `prefix` is
     that of the caller's settings: "" or "kafka."."""
@@ -326,7 +311,7 @@ def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
     return error
 
 
-def no_whole_batch_error(data: memoryview) -> CorruptRecordError:
+def _no_whole_batch_error(data: memoryview) -> CorruptRecordError:
     """Return the error for records of a response that have no whole batch: brokers return the first
     one whole, whatever its size (KIP-74)."""
     size = first_batch_size(data)

@@ -404,33 +404,15 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         state.backoff.reset()
         if not row.records:
             return False  # none has come within fetch.max.wait.ms
-        taken, damage = fetched_records.take_batches(
-            tp, row, self.options, offset, state.selection.end_offset
-        )
-        if taken is None and damage is None:
-            error = fetched_records.no_whole_batch_error(row.records)
-            damage = fetched_records.with_offsets(error, tp, offset, None)
+        selection = state.selection._replace(start_offset=offset)
+        taken = fetched_records.take_batches(tp, row, self.options, selection, state.fetch_epoch)
         self._subscription.move_to_end(state)
-        next_offset = offset if taken is None else max(offset, taken.next_offset)
-        last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
-        visible = [] if taken is None else taken.visible
-        if visible or damage is not None:
-            state.add(
-                fetched_records.FetchedRecords(
-                    tp,
-                    visible,
-                    offset,
-                    next_offset,
-                    buffer,
-                    damage,
-                    last_epoch=last_epoch,
-                    selection=state.selection,
-                    max_payload_bytes=self.options.max_decompressed_batch_bytes,
-                )
-            )
+        if taken.visible or taken.damage is not None:
+            max_bytes = self.options.max_decompressed_batch_bytes
+            state.add(fetched_records.FetchedRecords(taken, selection, buffer, max_bytes))
             self._subscription.enqueue_if_ready(state)
         else:
-            state.skip_to(next_offset, last_epoch)
+            state.skip_to(taken.next_offset, taken.last_epoch)
         return True
 
     def _on_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
