@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from sparkkafka.client.auth.tls import alert_hint, context_of, system_message, untrusted_message
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.kinds import HttpUrl
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError
 from sparkkafka.secret import Secret, SecretBytes
@@ -29,16 +30,14 @@ RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 class Server(NamedTuple):
     """A server, and its names in errors.
 
-    `name` is its address without secrets. `error_class` is raised if the response is not HTTP or
-    has more than `max_response_bytes`: its message says that it is not `response_kind`, for example
-    "a registry's". `url_option`, `truststore_option` and `versions_option` are the options of its
-    address, of its authorities and of the versions of TLS; `prefix` precedes the names of other
-    options of TLS."""
+    `name` is its address without secrets, `url` its URL. `error_class` is raised if the response is
+    not HTTP or has more than `max_response_bytes`: its message says that it is not `response_kind`,
+    for example "a registry's". `url_option`, `truststore_option` and `versions_option` are the
+    options of its address, of its authorities and of the versions of TLS; `prefix` precedes the
+    names of other options of TLS."""
 
     name: str
-    secure: bool
-    host: str
-    port: int
+    url: HttpUrl
     tls: TlsSettings
     max_response_bytes: int
     error_class: type[KafkaError]
@@ -94,7 +93,7 @@ def exchange(
     `server.error_class` if the response is not HTTP or is too long, OptionError for TLS settings.
     """
     with open_connection(server, deadline.sooner(connect_ms)) as sock:
-        connection = http.client.HTTPConnection(server.host, server.port)
+        connection = http.client.HTTPConnection(server.url.host, server.url.port)
         connection.sock = _BoundedSocket(
             sock, deadline.sooner(response_ms), server.max_response_bytes
         )
@@ -132,8 +131,8 @@ def open_connection(server: Server, deadline: Deadline) -> Iterator[socket.socke
 
 def _connect(server: Server, deadline: Deadline) -> socket.socket:
     """Connect to the first address of the server that accepts, and begin TLS if it is secure."""
-    context = context_of(server.tls) if server.secure else None
-    addresses = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    context = context_of(server.tls) if server.url.secure else None
+    addresses = socket.getaddrinfo(server.url.host, server.url.port, type=socket.SOCK_STREAM)
     failure: OSError = TimeoutError()
     for family, kind, protocol, _, address in addresses:
         if deadline.expired:
@@ -147,7 +146,7 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
                     # The timeout is that of the whole handshake. A dot at the end completes a name,
                     # but is not part of it in certificates and SNI.
                     sock.settimeout(_timeout_s(deadline))
-                    name = server.host.removesuffix(".")
+                    name = server.url.host.removesuffix(".")
                     sock = on_failure.enter_context(context.wrap_socket(sock, server_hostname=name))
             except ssl.SSLError:
                 raise
@@ -226,7 +225,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
         message = untrusted_message(
             error,
             server.tls,
-            server.host,
+            server.url.host,
             address=server.url_option,
             trust=server.truststore_option,
             prefix=server.prefix,
@@ -236,7 +235,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
         raise KafkaConnectionError(f"{server.name}: no response in time") from error
     except (ssl.SSLEOFError, ConnectionError) as error:
         message = system_message(error)
-        if server.secure and not isinstance(error, ConnectionRefusedError):
+        if server.url.secure and not isinstance(error, ConnectionRefusedError):
             # With TLS 1.3 it checks our certificate after the handshake, and its alert may be lost.
             message = (
                 f"it closed the connection ({message}); if it always does, it may not be an https "

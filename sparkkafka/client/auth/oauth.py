@@ -234,9 +234,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
     may help, AuthenticationError if not."""
     server = Server(
         name=str(endpoint),
-        secure=endpoint.secure,
-        host=endpoint.host,
-        port=endpoint.port,
+        url=endpoint,
         tls=settings.tls,
         max_response_bytes=MAX_RESPONSE_BYTES,
         error_class=AuthenticationError,

@@ -45,9 +45,7 @@ def server_of(settings: registry.RegistrySettings, url: HttpUrl, url_option: str
     """Return one of the registry's servers; `url_option` is the option that names it."""
     return Server(
         name=f"the Schema Registry {url}",
-        secure=url.secure,
-        host=url.host,
-        port=url.port,
+        url=url,
         tls=settings.tls,
         max_response_bytes=MAX_RESPONSE_BYTES,
         error_class=errors.RegistryError,

@@ -13,6 +13,7 @@ import pytest
 
 from sparkkafka.client.auth.http_exchange import HttpRequest, HttpResponse, Server, exchange
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.kinds import HttpUrl
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import KafkaConnectionError, RegistryError
 from sparkkafka.secret import Secret, SecretBytes
@@ -26,9 +27,7 @@ TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AU
 def server(host: str, port: int) -> Server:
     return Server(
         f"https://{host}:{port}",
-        True,
-        host,
-        port,
+        HttpUrl(True, host, port, ""),
         TLS,
         1000,
         RegistryError,
