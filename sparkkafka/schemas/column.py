@@ -151,20 +151,6 @@ class ColumnPlan:
         """The reader's schema as decoders get it: compiled, if its format needs compiling."""
         return self.compiled or self.reader
 
-    def own_decoder(self) -> Decoder:
-        """Return the decoder of payloads of the reader's schema. Raises the errors of
-        `decoder_of`."""
-        reader = None  # the writer's schema is the reader's own
-        return decoder_of(
-            self.format,
-            self.decoder_schema,
-            reader,
-            self.target,
-            self.message,
-            self.rest,
-            self.envelope,
-        )
-
 
 class BadRow(NamedTuple):
     """A row that cannot be decoded. `reason` names the field, `writer` the schema."""
@@ -392,7 +378,7 @@ class ColumnDecoder:
                 writer = replace(writer, message=paths[writer.message_number])
                 schema = schema if writer.message == plan.message else numbered
             if schema is None or (schema == plan.reader and writer.message == plan.message):
-                return plan.own_decoder()
+                return decoder_of(plan)
             if plan.format == kinds.PROTOBUF:
                 name = message_name(schema, writer.message)
                 target = message_name(plan.decoder_schema, plan.message)
@@ -403,15 +389,7 @@ class ColumnDecoder:
                     )
             # Protobuf is decoded by the reader's schema, if the fields of both have the same wire
             # types.
-            return decoder_of(
-                plan.format,
-                schema,
-                plan.decoder_schema,
-                plan.target,
-                writer.message,
-                plan.rest,
-                plan.envelope,
-            )
+            return decoder_of(plan, schema, writer.message)
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"
 
@@ -469,21 +447,17 @@ def _in_row_order(
 
 @lru_cache(128)  # a decoder takes some KB, and its schema's text
 def decoder_of(
-    format: str,
-    writer: Schema,
-    reader: Schema | None,
-    target: pa.DataType | None,
-    message: tuple[int, ...] = FIRST_MESSAGE,
-    rest: bool = False,
-    envelope: Envelope | None = None,
+    plan: ColumnPlan, writer: Schema | None = None, message: tuple[int, ...] | None = None
 ) -> Decoder:
-    """Return the format's decoder, or that of an envelope of this format. The process keeps it for
-    the next task. Raises SchemaError, OptionError."""
-    if envelope is not None and target is not None:
-        return envelopes.decoder(format_module(format), envelope, writer, reader, target, message)
-    decoder: Decoder = format_module(format).decoder(
-        writer, reader, target, message=message, rest=rest
-    )
+    """Return the decoder of payloads of the writer's schema and message, by default the reader's
+    own. The process keeps it for the next task. Raises SchemaError, OptionError."""
+    schema, reader = plan.decoder_schema, None
+    if writer is not None:
+        schema, reader = writer, plan.decoder_schema
+    message, module = message or plan.message, format_module(plan.format)
+    if plan.envelope is not None and plan.target is not None:
+        return envelopes.decoder(module, plan.envelope, schema, reader, plan.target, message)
+    decoder: Decoder = module.decoder(schema, reader, plan.target, message=message, rest=plan.rest)
     return decoder
 
 

@@ -27,7 +27,7 @@ from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptio
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.schemas.arrays import as_nullable
-from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
+from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, decoder_of, format_module
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.debezium import CHANGE
 from sparkkafka.schemas.envelopes.other_envelopes import FORMS
@@ -670,7 +670,7 @@ def _plan(
             columns = tuple(field.name for field in struct.field("row").type)
             plan = replace(plan, envelope=replace(plan.envelope, columns=columns))
         _check_nullable(arrow_type, as_nullable(arrow_type), name)
-        plan.own_decoder()  # if the type does not fit, the read fails here, and not in each task
+        decoder_of(plan)  # if the type does not fit, the read fails here, and not in each task
         return plan
     schema_type = as_nullable(arrow_type)  # JSON without a schema: any field may be missing
     is_same_type = True
@@ -692,7 +692,7 @@ def _plan(
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
-            plan.own_decoder()
+            decoder_of(plan)
         except (errors.OptionError, errors.SchemaError) as error:
             if not chosen.subject:
                 raise
