@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparkkafka.cli.files import set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions, formats_from
-from sparkkafka.config.kinds import JSON, NO_FRAMING
+from sparkkafka.config.kinds import JSON
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.errors import BadRecordError, OptionError, RegistryError
@@ -31,7 +31,7 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.envelopes.decode import Envelope, full_type
-from sparkkafka.schemas.framings import IN_HEADERS, name_framings, unframe_bare, unframe_column
+from sparkkafka.schemas.framings import IN_HEADERS, name_framings, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, open_registry
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
@@ -137,11 +137,7 @@ class _TextDecoder:
 
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the texts, and the reason for each bad row."""
-        unframed = (
-            unframe_bare(payloads)
-            if self._framing == NO_FRAMING
-            else unframe_column(payloads, headers, self._name, self._framing, is_text=True)
-        )
+        unframed = unframe_column(payloads, headers, self._name, self._framing, is_text=True)
         bad = dict(zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True))
         texts: list[bytes | None] = [None] * len(payloads)
         for group in unframed.groups:

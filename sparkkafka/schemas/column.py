@@ -38,7 +38,6 @@ from sparkkafka.schemas.framings import (
     WriterId,
     add_header,
     name_framings,
-    unframe_bare,
 )
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
@@ -207,18 +206,15 @@ class ColumnDecoder:
         """
         plan = self.plan
         budget = MemoryBudget(payloads)
-        if plan.framing == kinds.NO_FRAMING:
-            unframed = unframe_bare(payloads)
-        else:
-            unframed = framings.unframe_column(
-                payloads,
-                headers,
-                plan.column,
-                plan.framing,
-                with_indexes=plan.format == kinds.PROTOBUF,
-                is_text=plan.format == kinds.JSON,  # the writer's schema is not needed
-                budget=budget,
-            )
+        unframed = framings.unframe_column(
+            payloads,
+            headers,
+            plan.column,
+            plan.framing,
+            with_indexes=plan.format == kinds.PROTOBUF,
+            is_text=plan.format == kinds.JSON,  # the writer's schema is not needed
+            budget=budget,
+        )
         bad = [
             BadRow(row, reason, NO_FRAME)
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)

@@ -38,7 +38,7 @@ from __future__ import annotations
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -217,36 +217,36 @@ def unframe_column(
     is_text: bool = False,
     budget: MemoryBudget | None = None,
 ) -> Unframed:
-    """Group the payloads of a column by the schema that wrote them, with any framing but none.
+    """Group the payloads of a column by the schema that wrote them.
 
     `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to use none.
     `with_indexes`: frames have a message's indexes, or its number. `is_text`: payloads are JSON,
     which may have no frame; headers are not needed. `budget`: the caller's, which decompressed
     payloads use up. Raises TooManyRowsError.
     """
+    if framing == NO_FRAMING:
+        return unframe_bare(payloads)
     # Only Confluent's frames have indexes; AWS Glue puts a number before the payload.
     has_numbers = with_indexes and framing not in (CONFLUENT, HEADERS)
-    with_indexes &= not has_numbers
-    unframer = Unframer(payloads, column, with_indexes=with_indexes)
+    unframer = Unframer(payloads, column, framing, with_indexes=with_indexes and not has_numbers)
+    is_filled = arrow.is_valid(payloads).copy()
     if is_text:
-        unframed = _unframe_texts(unframer, payloads, column, framing)
+        unframed = _unframe_texts(unframer, payloads, is_filled)
     else:
-        parsers = _header_parsers(column, with_indexes=with_indexes)
-        unframed = _unframe(unframer, payloads, headers, column, framing, parsers)
+        unframed = _unframe(unframer, headers, is_filled)
     if any(group.writer.is_zlib for group in unframed.groups):
         unframed = _decompress(unframed, budget or MemoryBudget(payloads))
     return _split_by_message(unframed) if has_numbers else unframed
 
 
-def _unframe_texts(unframer: Unframer, payloads: pa.Array, column: str, framing: str) -> Unframed:
+def _unframe_texts(unframer: Unframer, payloads: pa.Array, is_bare: Flags) -> Unframed:
     """Group the payloads of a column of JSON by writer. Those that begin with a byte below 4 have a
     frame, since no JSON text begins so; the others are a group without one."""
-    is_bare = arrow.is_valid(payloads).copy()
     rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
     rows = rows[unframer.data[unframer.starts[rows]] < 4]
     if not len(rows):
         return unframe_bare(payloads)
-    parts = [unframer.group(rows, _read_frames(unframer, rows, framing=framing, column=column))]
+    parts = [unframer.group(rows, _read_frames(unframer, rows))]
     is_bare[rows] = False
     bare = np.flatnonzero(is_bare)
     if len(bare):
@@ -254,28 +254,20 @@ def _unframe_texts(unframer: Unframer, payloads: pa.Array, column: str, framing:
     return join_parts(parts)
 
 
-def _unframe(
-    unframer: Unframer,
-    payloads: pa.Array,
-    headers: pa.Array | None,
-    column: str,
-    framing: str,
-    header_parsers: Sequence[HeaderParser],
-) -> Unframed:
+def _unframe(unframer: Unframer, headers: pa.Array | None, has_no_frame: Flags) -> Unframed:
     """Group the payloads of a column by the schema that wrote them, as headers and frames say.
     Payloads that AWS Glue has compressed stay compressed."""
-    has_no_frame = arrow.is_valid(payloads).copy()
     parts = []
-    parsers = [parser for parser in header_parsers if framing in parser.framings]
-    for rows, frames in _header_frames(unframer, headers, has_no_frame, parsers, framing):
+    parsers = _header_parsers(unframer)
+    for rows, frames in _header_frames(unframer, headers, has_no_frame, parsers):
         parts.append(unframer.group(rows, frames))
         has_no_frame[rows] = False
     remaining = np.flatnonzero(has_no_frame)
-    if len(remaining) and framing in IN_HEADERS:
+    if len(remaining) and unframer.framing in IN_HEADERS:
         reason = f"the record has no header {' or '.join(parser.name for parser in parsers)}"
         parts.append(Unframed([], remaining, [reason] * len(remaining)))
     elif len(remaining):
-        frames = _read_frames(unframer, remaining, framing=framing, column=column)
+        frames = _read_frames(unframer, remaining)
         parts.append(unframer.group(remaining, frames, with_nulls=not parts))
     if not parts:
         return Unframed([], remaining, [])
@@ -286,7 +278,7 @@ def _split_by_message(unframed: Unframed) -> Unframed:
     """Group payloads by AWS Glue's number of the message, which is before each."""
     parts = [unframed._replace(groups=[])]  # the bad rows so far
     for group in unframed.groups:
-        unframer = Unframer(group.payloads, "", with_indexes=False)
+        unframer = Unframer(group.payloads, "", NO_FRAMING, with_indexes=False)
         rows = np.flatnonzero(arrow.is_valid(group.payloads))
         if not len(rows):
             continue
@@ -416,33 +408,32 @@ class Unframer:
     where each payload begins and ends in `data`. With `with_indexes` a frame has the indexes of a
     Protobuf message behind the schema's id. `column` is the name for errors."""
 
-    def __init__(self, payloads: pa.Array, column: str, *, with_indexes: bool) -> None:
+    def __init__(self, payloads: pa.Array, column: str, framing: str, with_indexes: bool) -> None:
         offsets = arrow.blob_offsets(payloads).astype(np.int64)
         self.starts, self.ends = offsets[:-1], offsets[1:]
         self._content = (payloads.buffers()[2] if len(payloads) else None) or pa.py_buffer(b"")
         self.data = np.frombuffer(self._content, np.uint8)
-        self._column = column
-        self._with_indexes = with_indexes
+        self.column, self.framing, self.with_indexes = column, framing, with_indexes
 
-    def read_frames(self, rows: Ints) -> Frames:
+    def confluent_frames(self, rows: Ints) -> Frames:
         """Read Confluent's frames (magic byte, schema id, for Protobuf the message's indexes) at
         the beginning of these rows, at least one."""
         data, starts, lengths = self.data, self.starts[rows], self.ends[rows] - self.starts[rows]
         # The usual case: all rows begin with magic byte 0 and the same id (and a 0 for the schema's
         # first message).
-        min_size = _ID_BYTES + self._with_indexes
+        min_size = _ID_BYTES + self.with_indexes
         if int(lengths.min()) >= min_size:
             ids = windows(data, ">u4")[starts + 1]
             is_same = not data[starts].any() and bool((ids == ids[0]).all())
-            if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
+            if is_same and not (self.with_indexes and data[starts + _ID_BYTES].any()):
                 return Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
         sizes = np.full(len(starts), _ID_BYTES)
         filled = np.flatnonzero(lengths)
         sizes[filled[data[starts[filled]] == _MAGIC_GUID]] = _GUID_BYTES
-        if self._with_indexes and len(data):
+        if self.with_indexes and len(data):
             sizes = _skip_indexes(data, starts + sizes) - starts
         heads = self.heads(rows, sizes)
-        parse = partial(parse_frame, column=self._column, with_indexes=self._with_indexes)
+        parse = partial(parse_frame, column=self.column, with_indexes=self.with_indexes)
         return frames_of(heads, starts + sizes, parse)
 
     def heads(self, rows: Ints, sizes: Ints | int) -> pa.Array:
@@ -590,12 +581,13 @@ def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
 # --- frames before payloads ---------------------------------------------------------------------
 
 
-def _read_frames(unframer: Unframer, rows: Ints, *, framing: str, column: str) -> Frames:
-    """Read the frames of this framing before the payloads of these rows."""
+def _read_frames(unframer: Unframer, rows: Ints) -> Frames:
+    """Read the frames before the payloads of these rows."""
+    column, framing = unframer.column, unframer.framing
     if framing in (CONFLUENT, HEADERS):
-        return unframer.read_frames(rows)
+        return unframer.confluent_frames(rows)
     if framing == AUTO:
-        return _read_auto(unframer, rows, column)
+        return _read_auto(unframer, rows)
     size, parse = _FRAMES["apicurio" if framing == APICURIO_HEADERS else framing]
     return _read_heads(unframer, rows, size, partial(_parse_or_advise, parse, framing, column))
 
@@ -673,7 +665,7 @@ _FRAMES: Final[dict[str, tuple[int, Parse]]] = {
 """Size of a frame, and what parses it."""
 
 
-def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
+def _read_auto(unframer: Unframer, rows: Ints) -> Frames:
     """Read frames of all kinds but Apicurio's, whose kind of id the bytes do not show."""
     starts = unframer.starts[rows]
     lengths = unframer.ends[rows] - starts
@@ -683,7 +675,7 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
     sizes[long_enough[np.isin(begins, (0x0300, 0x0305))]] = 18  # AWS Glue's
     sizes[long_enough[begins == 0xC301]] = 10  # Avro's single objects
     sizes[long_enough[begins >> 8 == 1]] = 17  # Confluent's with a GUID
-    parse = partial(_parse_auto, column=column)
+    parse = partial(_parse_auto, column=unframer.column)
     return frames_of(unframer.heads(rows, sizes), starts + sizes, parse)
 
 
@@ -716,9 +708,9 @@ class HeaderParser(NamedTuple):
     framings: frozenset[str]
 
 
-def _header_parsers(column: str, *, with_indexes: bool) -> list[HeaderParser]:
-    """Return the headers in which framings put the schema's id of a key or value (`column`), each
-    with its parser. `with_indexes`: after Confluent's id come Protobuf's message indexes."""
+def _header_parsers(unframer: Unframer) -> list[HeaderParser]:
+    """Return the headers in which the framing puts the schema's id, each with its parser."""
+    column, with_indexes = unframer.column, unframer.with_indexes
     apicurio = frozenset({APICURIO, APICURIO_CONTENT, APICURIO_HEADERS, AUTO})
     confluent = partial(parse_frame, column=column, with_indexes=with_indexes, in_header=True)
     content_id = partial(_apicurio_id, kind=CONTENT_ID)
@@ -729,7 +721,7 @@ def _header_parsers(column: str, *, with_indexes: bool) -> list[HeaderParser]:
     ]
     if column == "value":
         parsers.append(HeaderParser("content-type", _azure_id, frozenset({AZURE, AUTO})))
-    return parsers
+    return [parser for parser in parsers if unframer.framing in parser.framings]
 
 
 def _azure_id(value: bytes) -> WriterId | str:
@@ -742,11 +734,7 @@ def _azure_id(value: bytes) -> WriterId | str:
 
 
 def _header_frames(
-    unframer: Unframer,
-    headers: pa.Array | None,
-    has_payload: Flags,
-    parsers: Sequence[HeaderParser],
-    framing: str,
+    unframer: Unframer, headers: pa.Array | None, has_payload: Flags, parsers: list[HeaderParser]
 ) -> Iterator[tuple[Ints, Frames]]:
     """Yield rows and their frames for each header that has frames. The caller clears `has_payload`
     of these rows, so that a row is yielded once."""
@@ -758,7 +746,7 @@ def _header_frames(
             continue
         rows, values = with_header
         keep = has_payload[rows]
-        if framing == AUTO and parse is _azure_id:
+        if unframer.framing == AUTO and parse is _azure_id:
             keep = keep & flags_of(pc.starts_with(values, pattern=AZURE_TYPE))
         rows, values = rows[keep], values.filter(arrow.from_numpy(keep))
         if len(rows):
