@@ -140,8 +140,8 @@ def commit_batch(
                 "(rows of these batches are then duplicated)"
             )
         elif last_decision is not None and last_decision.batch_id == batch_id:
-            return _finish_decided(cluster, options, reports, reported, last_decision)
-        check_transactions_open(cluster, reported, reports)
+            return _finish_decided(cluster, options, reports, last_decision)
+        check_transactions_open(cluster, reports)
         decision = Decision(
             query_id=query_id,
             run=names.run,
@@ -158,11 +158,13 @@ def commit_batch(
         # a decision: no other run can have decided about them since they were looked up.
         needs_decision = bool(reported) or (is_first_of_run and bool(stored.partitions))
         if needs_decision:
-            _decide(cluster, names, decider, decision, stored.partitions, reports)
+            # Those with the last decision's texts come first, so that the new texts replace these.
+            written = sorted({tp for report in reports for tp in report.partitions})
+            partitions = list(dict.fromkeys([*stored.partitions, *written]))
+            _decide(cluster, decider, decision, partitions)
             _commit_decided(cluster, names, decision, options.fail_on_data_loss)
         _abort_other_attempts(
             cluster,
-            names,
             reports,
             all_runs=is_first_of_run and needs_decision,
             last_decision=last_decision,
@@ -172,21 +174,17 @@ def commit_batch(
 
 
 def _finish_decided(
-    cluster: Cluster,
-    options: WriteOptions,
-    reports: Sequence[TaskReport],
-    reported: Mapping[str, Transaction],
-    decision: Decision,
+    cluster: Cluster, options: WriteOptions, reports: Sequence[TaskReport], decision: Decision
 ) -> CommitOutcome:
-    """Commit a batch that an earlier start of the query has decided, and abort the transactions of
-    this attempt (`reported`): their rows must never become visible."""
-    names = reports[0].names
+    """Commit a batch that an earlier start of the query has decided, and abort the reported
+    transactions of this attempt: their rows must never become visible."""
+    names, reported = reports[0].names, _reported_transactions(reports)
     decided = _decided_transactions(names, decision)
     undecided = [reported[tid] for tid in reported if tid not in decided]
     end_transactions(cluster, undecided, commit=False)
     _commit_decided(cluster, names, decision, options.fail_on_data_loss)
     _abort_other_attempts(
-        cluster, names, reports, all_runs=True, last_decision=decision, committed=decided
+        cluster, reports, all_runs=True, last_decision=decision, committed=decided
     )
     return CommitOutcome(
         f"batch {decision.batch_id} was decided by an earlier start of the query (run "
@@ -269,24 +267,16 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
 
 
 def _decide(
-    cluster: Cluster,
-    names: WriterNames,
-    decider: Transaction,
-    decision: Decision,
-    known_partitions: Iterable[TopicPartition],
-    reports: Iterable[TaskReport],
+    cluster: Cluster, decider: Transaction, decision: Decision, partitions: Sequence[TopicPartition]
 ) -> None:
-    """Store the decision in the group. It is final once the decider's transaction is committed.
+    """Store the decision in the group, as metadata of offsets of the first of these partitions. It
+    is final once the decider's transaction is committed.
 
-    `known_partitions`, which have the last decision's texts, come first, so that the new texts
-    replace those. Raises TransactionError if another driver has taken over, or if the outcome is
-    not known.
+    Raises TransactionError if another driver has taken over, or if the outcome is not known.
     """
-    written = sorted({tp for report in reports for tp in report.partitions})
-    partitions = list(dict.fromkeys([*known_partitions, *written]))
     try:
-        _write_texts(cluster, names, decider, decision, partitions)
-        failure = end_transactions(cluster, [decider], commit=True)[names.decisions]
+        _write_texts(cluster, decider, decision, partitions)
+        failure = end_transactions(cluster, [decider], commit=True)[decider.transactional_id]
         if failure is not None and not _is_gone(failure):
             raise TransactionError(
                 f"it is not known yet whether batch {decision.batch_id} is decided. Start the "
@@ -299,24 +289,20 @@ def _decide(
             raise
         raise TransactionError(
             f"batch {decision.batch_id} is not decided by this driver: another driver has taken "
-            f"over ({names.decisions}). Does the query run twice, or another one with the same "
-            f"transactionalIdPrefix? ({error})"
+            f"over ({decider.transactional_id}). Does the query run twice, or another one with the "
+            f"same transactionalIdPrefix? ({error})"
         ) from error
 
 
 def _write_texts(
-    cluster: Cluster,
-    names: WriterNames,
-    decider: Transaction,
-    decision: Decision,
-    partitions: Sequence[TopicPartition],
+    cluster: Cluster, decider: Transaction, decision: Decision, partitions: Sequence[TopicPartition]
 ) -> None:
     """Commit the decision's texts as metadata of offsets, in the decider's transaction.
 
     If the broker's offset.metadata.max.bytes is below Kafka's default, it refuses the texts. Then
     more and shorter ones are committed in the same transaction, and replace those it accepted.
     """
-    max_chars = MAX_TEXT_CHARS
+    max_chars, group = MAX_TEXT_CHARS, decider.transactional_id  # which has the group's name
     while True:
         texts = decision.texts(max_chars)
         if len(texts) > len(partitions):
@@ -331,7 +317,7 @@ def _write_texts(
         }
         try:
             commit_offsets_in(
-                cluster, decider, names.decisions, offsets, cluster.deadline(), hints=DECISION_HINTS
+                cluster, decider, group, offsets, cluster.deadline(), hints=DECISION_HINTS
             )
             return
         except BrokerError as error:
@@ -429,10 +415,9 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> CommitOu
     """
     if not reports:
         return CommitOutcome("no tasks")
-    names = reports[0].names
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        check_transactions_open(cluster, reported, reports)
+        check_transactions_open(cluster, reports)
         failed = _errors_of(end_transactions(cluster, reported.values(), commit=True))
         if failed:
             lost = [report for report in reports if report.transactional_id in failed]
@@ -442,7 +427,7 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> CommitOu
                 f"{some(report.task for report in lost)} ({sum(report.rows for report in lost)} "
                 f"rows) are not: {next(iter(failed.values()))}"
             )
-        _abort_other_attempts(cluster, names, reports)
+        _abort_other_attempts(cluster, reports)
     return CommitOutcome(
         f"{len(reported)} transactions committed", committed=len(reported), visible=True
     )
@@ -451,18 +436,15 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> CommitOu
 def abort_job(
     options: WriteOptions,
     reports: Sequence[TaskReport],
-    names: WriterNames | None = None,
+    names: WriterNames,
     *,
     stopped_tasks: bool = False,
 ) -> CommitOutcome:
     """Abort the transactions of a failed job's tasks; the outcome says which could not be aborted.
 
-    `names` are the job's, needed if no task has reported. `stopped_tasks`: some tasks have no
-    report, and may still run for a moment.
+    `names` are the job's. `stopped_tasks`: some tasks have no report, and may still run for a
+    moment.
     """
-    names = reports[0].names if reports else names
-    if names is None:
-        return CommitOutcome("nothing of it is visible to read_committed")
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         failed = _abort_each(cluster, reported.values())
@@ -522,10 +504,9 @@ def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transacti
     }
 
 
-def check_transactions_open(
-    cluster: Cluster, transactions: dict[str, Transaction], reports: Iterable[TaskReport]
-) -> None:
+def check_transactions_open(cluster: Cluster, reports: Sequence[TaskReport]) -> None:
     """Raise TransactionError unless every task's transaction is open and still the task's."""
+    transactions = _reported_transactions(reports)
     if not transactions:
         return
     problems: dict[str, str] = {}
@@ -567,7 +548,6 @@ def check_transactions_open(
 
 def _abort_other_attempts(
     cluster: Cluster,
-    names: WriterNames,
     reports: Sequence[TaskReport],
     *,
     all_runs: bool = False,
@@ -585,6 +565,7 @@ def _abort_other_attempts(
     decision is committed again. An open transaction only makes read_committed readers wait, so a
     failure here is only logged.
     """
+    names = reports[0].names
     rows: list[TaskReport | TaskTransaction] = [*reports]
     if last_decision is not None and last_decision.run == names.run:
         rows += last_decision.transactions
@@ -592,7 +573,7 @@ def _abort_other_attempts(
         open_ids = set(_open_ids_of_attempts(cluster, names, rows))
         if all_runs:
             # All decided transactions are committed, so none of this prefix may stay open.
-            open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last_decision))
+            open_ids |= set(_open_ids_of_all_runs(cluster, reports, last_decision))
             open_ids -= set(committed)
         if open_ids:
             log.info(
@@ -604,13 +585,11 @@ def _abort_other_attempts(
 
 
 def _open_ids_of_all_runs(
-    cluster: Cluster,
-    names: WriterNames,
-    reports: Sequence[TaskReport],
-    last_decision: Decision | None,
+    cluster: Cluster, reports: Sequence[TaskReport], last_decision: Decision | None
 ) -> Iterable[str]:
     """Return the transactional ids of the query's tasks, in any of its runs, that may have an open
     transaction."""
+    names = reports[0].names
     try:
         open_ids = list_ongoing_transactions(cluster, cluster.deadline())
     except UnsupportedVersionError:

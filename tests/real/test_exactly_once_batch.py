@@ -194,7 +194,7 @@ def end(bootstrap: str, names: WriterNames, report: TaskReport, *, commit: bool)
 def test_an_abort_after_a_part_was_committed_says_so(bootstrap: str, topic: str) -> None:
     options, reports = three_tasks(bootstrap, topic)
     end(bootstrap, reports[0].names, reports[0], commit=True)
-    text = abort_job(options, reports).text
+    text = abort_job(options, reports, reports[0].names).text
     assert "1 had been committed or ended before (tasks 0, 10 rows" in text
     assert visible(bootstrap, topic) == list(range(10))
     nothing_left(bootstrap, topic)
@@ -208,7 +208,7 @@ def test_a_transaction_that_is_gone_fails_the_job_before_anything_is_visible(
     with pytest.raises(TransactionError, match="1 of 2 transactions are not open any more"):
         commit_job(options, reports)
     assert visible(bootstrap, topic) == []
-    abort_job(options, reports)
+    abort_job(options, reports, reports[0].names)
     nothing_left(bootstrap, topic)
 
 

@@ -223,7 +223,8 @@ def decide_only(streams: Streams, reports: list[TaskReport], number: int) -> Non
     options = options_of(streams.bootstrap, topic=streams.target)
     with Cluster(options.client) as cluster:
         decider = exactly_once._become_decider(cluster, names)
-        exactly_once._decide(cluster, names, decider, decision, (), reports)
+        partitions = sorted({tp for report in reports for tp in report.partitions})
+        exactly_once._decide(cluster, decider, decision, partitions)
 
 
 def test_a_decided_transaction_that_expired(streams: Streams) -> None:

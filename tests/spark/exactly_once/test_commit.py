@@ -43,7 +43,7 @@ def decision_of(tasks: int, number: int = 0) -> Decision:
 def write(cluster: Cluster, decision: Decision, partitions: list[TopicPartition]) -> None:
     tid = NAMES.decisions
     decider = init_transactions(cluster, [tid], 10_000, cluster.deadline())[tid]
-    _write_texts(cluster, NAMES, decider, decision, partitions)
+    _write_texts(cluster, decider, decision, partitions)
     assert end_transactions(cluster, [decider], commit=True) == {tid: None}
 
 
