@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sparkkafka import errors
@@ -245,6 +246,7 @@ def has_given_up(error: errors.KafkaError) -> bool:
     )
 
 
+@dataclass(eq=False)
 class Retry:
     """Retries one operation until its deadline. `what` names the operation in messages, `on_retry`
     is called before each wait for another attempt.
@@ -257,18 +259,12 @@ class Retry:
     ...         retry.after(error)
     """
 
-    def __init__(
-        self,
-        deadline: Deadline,
-        backoff: Backoff,
-        what: str,
-        *,
-        on_retry: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.deadline = deadline
-        self._on_retry = on_retry
-        self._backoff = backoff
-        self._what = what
+    deadline: Deadline
+    backoff: Backoff
+    what: str
+    on_retry: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self.failures = 0
         self._started_at_s = time.monotonic()
         self._warned = False
@@ -291,18 +287,18 @@ class Retry:
             error = self._last_error or error
         elif not isinstance(error, errors.KafkaTimeoutError):
             self._last_error = error
-        wait_s = max(self._backoff.next_ms(), at_least_ms) / 1000.0
+        wait_s = max(self.backoff.next_ms(), at_least_ms) / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise errors.KafkaTimeoutError(
-                f"{self._what}: gave up after {self.deadline.text} and "
+                f"{self.what}: gave up after {self.deadline.text} and "
                 f"{errors.counted(self.failures, 'failed attempt')}; the last failure: {error}"
             ) from error
-        self._on_retry()
-        log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
+        self.on_retry()
+        log.info("%s: attempt %d failed, trying again: %s", self.what, self.failures, error)
         if not self._warned and time.monotonic() + wait_s - self._started_at_s > 4.0:
             # A person has noticed the wait by now.
             self._warned = True
             log.warning(
-                "%s: still trying, the deadline is %s: %s", self._what, self.deadline.text, error
+                "%s: still trying, the deadline is %s: %s", self.what, self.deadline.text, error
             )
         self.deadline.pause(wait_s * 1000)

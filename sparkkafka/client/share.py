@@ -31,6 +31,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -199,31 +200,27 @@ def acknowledge_range(first_offset: int, last_offset: int, kind: int) -> Acknowl
     )
 
 
+@dataclass(eq=False)
 class AcquiredPartition:
     """The acquired records of one partition in one response. They are decoded when polls take them.
 
     `session` is the ShareSession in which they must be acknowledged. `ranges` has the acquired
-    offsets, sorted and without overlaps.
+    offsets that no poll has returned yet, sorted and without overlaps.
     """
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        session: Any,
-        fetched: FetchedRecords | None,
-        ranges: list[AcquiredRange],
-    ) -> None:
-        self.tp = tp
-        self.session = session
-        self.generation = session.generation
+    tp: TopicPartition
+    session: Any
+    fetched: FetchedRecords | None
+    ranges: list[AcquiredRange]
+
+    def __post_init__(self) -> None:
+        self.generation = self.session.generation
         """The session's generation. Brokers refuse acknowledgements in a later one."""
-        self._fetched = fetched
-        self._end_offset = 0 if fetched is None else fetched.next_offset
-        self._remaining_ranges = ranges
+        self._end_offset = 0 if self.fetched is None else self.fetched.next_offset
 
     @property
     def is_exhausted(self) -> bool:
-        return self._fetched is None
+        return self.fetched is None
 
     def next(self, deadline: Deadline) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
         """Return the next records, their size in bytes, and acknowledgements of gaps (offsets
@@ -232,29 +229,29 @@ class AcquiredPartition:
         Raises DamagedError after the last record that could be decoded. It contains
         acknowledgements that, as in Java, reject the damaged records and release those after them.
         """
-        if self._fetched is None:
+        if self.fetched is None:
             return [], 0, []
         try:
-            decoded = self._fetched.next_records(deadline)
+            decoded = self.fetched.next_records(deadline)
         except errors.CorruptRecordError as error:
-            self._fetched = None
+            self.fetched = None
             batches = self._acknowledge_remaining(AcknowledgeType.REJECT, error.next_offset or 0)
             raise DamagedError(with_setting(error, prefix="").at(*self.tp), batches) from error
         if decoded is None:
-            self._fetched = None
+            self.fetched = None
             return [], 0, self._acknowledge_remaining(GAP, self._end_offset)
         records, size_bytes, gaps = self._take_acquired(decoded)
-        if self._fetched.is_decoded:
-            self._fetched = None
+        if self.fetched.is_decoded:
+            self.fetched = None
             gaps += self._acknowledge_remaining(GAP, self._end_offset)
         return records, size_bytes, gaps
 
     def drop(self) -> list[AcknowledgementBatch]:
         """Drop the records that are left; return the acknowledgements that release them."""
-        if self._fetched is not None:
-            self._fetched.drop()
-            self._fetched = None
-        ranges, self._remaining_ranges = self._remaining_ranges, []
+        if self.fetched is not None:
+            self.fetched.drop()
+            self.fetched = None
+        ranges, self.ranges = self.ranges, []
         return [
             acknowledge_range(acquired.first_offset, acquired.last_offset, AcknowledgeType.RELEASE)
             for acquired in ranges
@@ -271,7 +268,7 @@ class AcquiredPartition:
         size_bytes = 0
         gaps: list[AcknowledgementBatch] = []
         remaining: list[AcquiredRange] = []
-        for acquired in self._remaining_ranges:
+        for acquired in self.ranges:
             if acquired.first_offset >= end_offset:
                 remaining.append(acquired)
                 continue
@@ -286,19 +283,19 @@ class AcquiredPartition:
                 rows = RecordBlock(self.tp, columns, last + 1).records(0, stop - start)
                 # A ShareRecord has the fields of a Record up to the headers.
                 records += [ShareRecord(*row[:8], acquired.delivery_count) for row in rows]
-        self._remaining_ranges = remaining
+        self.ranges = remaining
         return records, size_bytes, gaps
 
     def _acknowledge_remaining(self, kind: int, end: int) -> list[AcknowledgementBatch]:
         """Return acknowledgements of this type for the remaining offsets before `end`, and
         acknowledgements that release those from `end` on, which were not decoded."""
         batches = []
-        for first, last, _ in self._remaining_ranges:
+        for first, last, _ in self.ranges:
             if first < end:
                 batches.append(acknowledge_range(first, min(last, end - 1), kind))
             if last >= end:
                 batches.append(acknowledge_range(max(first, end), last, AcknowledgeType.RELEASE))
-        self._remaining_ranges = []
+        self.ranges = []
         return batches
 
 
@@ -808,18 +805,13 @@ class ShareFetcher(LeaderFetcher[ShareSession]):
         ranges = sorted_ranges(row.acquired_records)
         if ranges is None:
             raise errors.DecodeError(f"{where}: the acquired records are not ranges in order")
-        fetched = self._fetched_records(tp, row, ranges, buffer)
-        self.acquired.append(AcquiredPartition(tp, session, fetched, ranges))
-        return len(row.records) > 0
-
-    def _fetched_records(
-        self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: ResponseBuffer
-    ) -> FetchedRecords:
-        """Return the records of a partition in the response. They are not decoded yet."""
         options = self._options.fetch
         selection = Selection(ranges[0].first_offset, ranges[-1].last_offset + 1)
         taken = take_batches(tp, row, options, selection, NO_LEADER_EPOCH)
-        return FetchedRecords(taken, selection, buffer, options.max_decompressed_batch_bytes)
+        max_bytes = options.max_decompressed_batch_bytes
+        fetched = FetchedRecords(taken, selection, buffer, max_bytes)  # not decoded yet
+        self.acquired.append(AcquiredPartition(tp, session, fetched, ranges))
+        return len(row.records) > 0
 
     # --- failures ---------------------------------------------------------------------------
 

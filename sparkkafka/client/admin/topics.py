@@ -373,23 +373,17 @@ class NewPartitions(NamedTuple):
     assignments: Sequence[Sequence[int]] | None = None
 
 
+@dataclass(eq=False)
 class _CreatePartitions(ApiHandler[str, None]):
     request_type = messages.CreatePartitionsRequest
     name_format = "topic {}"
     acl = "ALTER on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        items: Mapping[str, NewPartitions],
-        deadline: Deadline,
-        validate_only: bool,
-    ) -> None:
-        self._cluster = cluster
-        self._items = items
-        self._deadline = deadline
-        self._validate_only = validate_only
+    cluster: Cluster
+    items: Mapping[str, NewPartitions]
+    deadline: Deadline
+    validate_only: bool
 
     def build(self, items: Sequence[str], version: int) -> Any:
         """Build the request that raises the number of partitions of these topics."""
@@ -405,9 +399,9 @@ class _CreatePartitions(ApiHandler[str, None]):
                         for brokers in new.assignments
                     ],
                 )
-                for name, new in ((name, self._items[name]) for name in items)
+                for name, new in ((name, self.items[name]) for name in items)
             ],
-            validate_only=self._validate_only,
+            validate_only=self.validate_only,
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
@@ -419,11 +413,11 @@ class _CreatePartitions(ApiHandler[str, None]):
         has the requested total. The broker that gets the request may learn of it a moment later."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
-        total = self._items[item].total
-        grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        total = self.items[item].total
+        grace = self.deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
         while True:
-            self._cluster.request_metadata([item], grace)
-            count = self._cluster.partition_count(item) or 0
+            self.cluster.request_metadata([item], grace)
+            count = self.cluster.partition_count(item) or 0
             if count >= total or grace.expired:
                 return count == total
             grace.pause(REFRESH_MS)

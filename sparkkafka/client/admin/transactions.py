@@ -167,26 +167,12 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
     name_format = "broker {}"
     acl = "DESCRIBE on each transactional id"
 
-    def __init__(
-        self,
-        states: Sequence[str] = (),
-        producer_ids: Sequence[int] = (),
-        open_for_ms: int | None = None,
-        pattern: str | None = None,
-    ) -> None:
-        self._states = states
-        self._producer_ids = producer_ids
-        self._open_for_ms = -1 if open_for_ms is None else open_for_ms
-        self._pattern = pattern
+    def __init__(self, request: messages.ListTransactionsRequest) -> None:
+        """`request` is the same for all brokers."""
+        self._request = request
 
     def build(self, items: Sequence[int], version: int) -> Any:
-        """Build the request for the transactions that one broker coordinates, with the filters."""
-        return messages.ListTransactionsRequest(
-            state_filters=list(self._states),
-            producer_id_filters=list(self._producer_ids),
-            duration_filter=self._open_for_ms,
-            transactional_id_pattern=self._pattern,
-        )
+        return self._request
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         """Return the transactions that a broker coordinates; the node id of the broker is the only
@@ -200,7 +186,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
             for row in response.transaction_states
             # With a duration_filter brokers also return transactions that have ended, and those
             # that have not begun, as if they had begun in 1970.
-            if self._open_for_ms < 0
+            if self._request.duration_filter < 0
             or row.transaction_state
             in {ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
         ]
@@ -208,15 +194,16 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
 
     def needed_versions(self, item: int) -> Mapping[str, int]:
         """Return the versions that have the filters in use."""
-        pattern = {} if self._pattern is None else {"transactional_id_pattern": 2}
-        return pattern | ({"open_for_ms": 1} if self._open_for_ms >= 0 else {})
+        has_pattern = self._request.transactional_id_pattern is not None
+        pattern = {"transactional_id_pattern": 2} if has_pattern else {}
+        return pattern | ({"open_for_ms": 1} if self._request.duration_filter >= 0 else {})
 
 
 def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
     """List the transactional ids on all brokers that have an Ongoing transaction and that this user
     may see. Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError."""
     retry = cluster.retry(deadline, "listing ongoing transactions")
-    handler = _ListTransactions([ONGOING])
+    handler = _ListTransactions(messages.ListTransactionsRequest(state_filters=[ONGOING]))
     while True:
         cluster.request_metadata([], deadline)
         brokers = sorted(cluster.brokers)
@@ -367,7 +354,13 @@ class TransactionAdmin(AdminCalls):
             open_for_ms = arguments.checked_int(open_for_ms, "open_for_ms", 0)
         if transactional_id_pattern is not None:
             arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
-        handler = _ListTransactions(states, ids, open_for_ms, transactional_id_pattern)
+        request = messages.ListTransactionsRequest(
+            state_filters=states,
+            producer_id_filters=ids,
+            duration_filter=-1 if open_for_ms is None else open_for_ms,
+            transactional_id_pattern=transactional_id_pattern,
+        )
+        handler = _ListTransactions(request)
         with self._call(timeout_s) as (cluster, deadline):
             return lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
 
