@@ -155,6 +155,13 @@ def test_kinds_of_columns(definition: Any, kind: pa.DataType, value: Any, raw: A
             "the text is no UUID",
         ),
         (
+            {**FIXED, **logical("fixed", "uuid"), "size": 16},
+            pa.string(),
+            "01234567-89ab-cdef-fedc-ba9876543210",
+            "01234567089ab-cdef-fedc-ba9876543210",
+            "the text is no UUID",
+        ),
+        (
             ["null", "int", "string"],
             pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
             {"member0": 1},
@@ -187,10 +194,13 @@ def test_values_that_the_schema_cannot_have(
         return  # two arrays of null are alike
     items = record(("xs", ["null", {"type": "array", "items": definition}]))
     given = pa.struct([("xs", pa.list_(kind))])
-    with pytest.raises(ValueRowError) as caught:
-        encode(items, [{"xs": None}, {"xs": [good] * 3}, {"xs": []}, {"xs": [good, bad]}], given)
-    assert caught.value.row == 3
-    assert caught.value.reason.startswith(f"field xs[]: {reason}")
+    lists = [None, [good] * 3, [], [good, bad], [good]]
+    column = pa.array([{"xs": each} for each in lists], given)
+    for first in (0, 2):
+        with pytest.raises(ValueRowError) as caught:
+            avro.encoder(schema(items), given).encode(column[first:])
+        assert caught.value.row == 3 - first
+        assert caught.value.reason.startswith(f"field xs[]: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -377,6 +387,23 @@ def test_what_stands_under_nulls_of_a_union_is_not_written(kind: pa.DataType) ->
     assert encoded.to_pylist() == [written(definition, row) for row in rows]
     assert rows[0]["x"] is None
     assert rows[1]["x"] is not None
+
+
+def test_null_times_and_unions_may_have_anything_below_them() -> None:
+    definition = record(
+        ("t", ["null", logical("long", "timestamp-nanos")]), ("u", ["null", "int", "string"])
+    )
+    valid = pa.array([None, 1]).buffers()[0]
+    micros = pa.array([1 << 62, 5]).buffers()[1]
+    times = pa.Array.from_buffers(pa.timestamp("us", "UTC"), 2, [valid, micros])
+    members = [pa.array([1, 2], pa.int32()), pa.nulls(2, pa.string())]
+    unions = pa.StructArray.from_arrays(
+        members, names=["member0", "member1"], mask=pa.array([True, False])
+    )
+    column = pa.StructArray.from_arrays([times, unions], names=["t", "u"])
+    rows = [{"t": None, "u": None}, {"t": 5000, "u": 2}]
+    encoded = avro.encoder(schema(definition), column.type).encode(column)
+    assert encoded.to_pylist() == [written(definition, row) for row in rows]
 
 
 @pytest.mark.parametrize("branches", [64, 65, 128, 129, 300])
