@@ -214,7 +214,7 @@ def test_the_parent_of_the_scheduler(spark: Any, monkeypatch: pytest.MonkeyPatch
     lineage = Lineage(spark, client, None, None)
     run_id = "01a22160-e2b3-74ad-a744-70448c40812c"
     monkeypatch.setattr(lineage, "_parent", [run_id, "airflow", "dag.task"])
-    topic = ("kafka://h:1", "t", [{"name": "v", "type": "string", "fields": []}])
+    topic = ("kafka://h:1", "t", {"fields": [{"name": "v", "type": "string"}]})
     lineage._put("x", "BATCH", [topic, topic], [], timedelta(0), failed=False)
     lineage.close()
     parent = emitted[0].run.facets["parent"]
