@@ -185,6 +185,7 @@ def _consume(parsed: _Arguments, session: Session) -> None:
         template=parsed.last("-f"),
         delimiters=parsed.delimiters(),
         nulls=Nulls(b"NULL", and_empty=True) if parsed.has("-Z") else Nulls(),
+        prints_ends=parsed.has("-e") and not parsed.has("-q"),
     )
     plan = ReadPlan(
         topic=parsed.topic,
@@ -193,14 +194,8 @@ def _consume(parsed: _Arguments, session: Session) -> None:
         until=until,
         count=parsed.count(),
     )
-    read_topic(
-        session,
-        plan,
-        output,
-        group=session.settings("consumer").get("group.id"),
-        format_options=_format_options(parsed, session),
-        prints_ends=parsed.has("-e") and not parsed.has("-q"),
-    )
+    group = session.settings("consumer").get("group.id")
+    read_topic(session, plan, output, group, _format_options(parsed, session))
 
 
 def _bounds(parsed: _Arguments) -> tuple[Bound, Bound | None]:
@@ -280,9 +275,10 @@ def _produce(parsed: _Arguments, session: Session) -> None:
                 headers=parse_headers(parsed.values.get("-H", [])),
                 partition=partition if partition is not None and partition >= 0 else None,
                 count=count,
+                tee=parsed.has("-T"),
             ),
-            settings=settings,
-            tee=parsed.has("-T"),
+            settings,
+            {},
         )
 
 

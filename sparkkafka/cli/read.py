@@ -210,10 +210,10 @@ def read(
             nulls=text_formats.Nulls(os.fsencode(null)),
             file=output,
             is_changes=envelope is not None,
+            skips_bad=on_bad == "skip",
         ),
-        group=group,
-        format_options=options,
-        skips_bad=on_bad == "skip",
+        group,
+        options,
     )
 
 
@@ -223,7 +223,8 @@ class Output:
 
     `format` is text, hex or json; it is ignored if there is a `template`, kcat's -f. `delimiters`
     are those of records and of keys, None without keys. `is_changes`: records are shown as the
-    changes of a table.
+    changes of a table. `skips_bad`: records that no schema reads are left out. `prints_ends`: print
+    the end offset of each partition on stderr, as kcat does.
     """
 
     format: str = TEXT
@@ -232,23 +233,15 @@ class Output:
     nulls: text_formats.Nulls = field(default_factory=text_formats.Nulls)
     file: Path | None = None
     is_changes: bool = False
+    skips_bad: bool = False
+    prints_ends: bool = False
 
 
 def read_topic(
-    session: Session,
-    plan: ReadPlan,
-    output: Output,
-    *,
-    group: str | None = None,
-    format_options: dict[str, str] | None = None,
-    skips_bad: bool = False,
-    prints_ends: bool = False,
+    session: Session, plan: ReadPlan, output: Output, group: str | None, options: dict[str, str]
 ) -> None:
-    """Read a topic to stdout or to a file. `prints_ends`: print the end offset of each partition
-    on stderr, as kcat does.
-
-    Raises KafkaError, and OSError for the file.
-    """
+    """Read a topic to stdout or to a file. `group` is that of committed offsets, `options` are
+    those of formats. Raises KafkaError, and OSError for the file."""
     settings: dict[str, Any] = session.settings("consumer")
     if group is not None:
         settings["group.id"] = group
@@ -258,13 +251,13 @@ def read_topic(
     is_text = output.file is None and not output.is_changes
     with ExitStack() as stack:
         decoding = None
-        if format_options:
+        if options:
             # Schemas are many modules, and most reads have none.
             from sparkkafka.cli.typed_records import Decoding, parse_formats
 
-            formats = parse_formats(format_options, Side.READ)
+            formats = parse_formats(options, Side.READ)
             decoding = stack.enter_context(
-                Decoding(formats, plan.topic, as_text=is_text, skips_bad=skips_bad)
+                Decoding(formats, plan.topic, as_text=is_text, skips_bad=output.skips_bad)
             )
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
         reader.look_up_bounds()
@@ -276,7 +269,7 @@ def read_topic(
         elif output.is_changes:
             from sparkkafka.cli.changes import ChangeLines
 
-            write = ChangeLines(skips_bad=skips_bad).write
+            write = ChangeLines(skips_bad=output.skips_bad).write
         else:
             if output.template is not None:
                 text = text_formats.template_format(output.template, output.nulls)
@@ -301,7 +294,7 @@ def read_topic(
     if output.file is not None:
         size = tables.bytes_text(output.file.stat().st_size)
         tables.print_note(f"{counted(records, 'record')} written to {output.file} ({size})")
-    if prints_ends and records != plan.count:  # kcat prints no ends after -c records
+    if output.prints_ends and records != plan.count:  # kcat prints no ends after -c records
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""
             sys.stderr.write(

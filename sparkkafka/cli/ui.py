@@ -480,19 +480,16 @@ class Watcher(threading.Thread):
 
 
 class Responses:
-    """Makes the documents of the page: `documents` has a function for each path. Use it under
-    `with`: it has connections of its own."""
+    """Makes the documents of the page: `documents` has a function for each path. `locations` are
+    those of checkpoints, `topics` those of dead letters. Use it under `with`: it has connections of
+    its own."""
 
     def __init__(
-        self,
-        watcher: Watcher,
-        session: Session,
-        checkpoints: Sequence[str],
-        dead_letters: Sequence[str],
+        self, watcher: Watcher, session: Session, locations: Sequence[str], topics: Sequence[str]
     ) -> None:
         self._watcher = watcher
-        self._locations = list(dict.fromkeys(checkpoints))
-        self._topics = list(dict.fromkeys(dead_letters))
+        self._locations = list(dict.fromkeys(locations))
+        self._topics = list(dict.fromkeys(topics))
         self._admin = session.admin(session.new_deadline())
         self._reader = DeadLetterReader(session.settings("consumer"))
         self._checkpoints_cache = _Cache(self._checkpoints)

@@ -134,16 +134,10 @@ def write(
         headers=commands.parse_headers(header or ()),
         partition=partition,
         count=count,
-    )
-    options = formats.options(Side.WRITE, session, option or ())
-    written = write_topic(
-        session,
-        topic,
-        source,
-        settings=settings,
-        format_options=options,
         shows_progress=sys.stderr.isatty() and not (input is None and sys.stdin.isatty()),
     )
+    options = formats.options(Side.WRITE, session, option or ())
+    written = write_topic(session, topic, source, settings, options)
     if sys.stderr.isatty():
         print_note(f"{counted(written, 'record')} written to {topic}")
 
@@ -158,7 +152,8 @@ class Input:
 
     `lines` is the format for the kind "lines". `hex`: keys and values are hexadecimal digits, as
     `read --format hex` shows them. `key` is the key of records without one; `headers` and
-    `partition` are those of all records. `count` is the maximum number of records.
+    `partition` are those of all records. `count` is the maximum number of records. `tee`: also
+    print the values on stdout.
     """
 
     path: Path | None = None
@@ -170,6 +165,8 @@ class Input:
     headers: files.Headers = ()
     partition: int | None = None
     count: int | None = None
+    tee: bool = False
+    shows_progress: bool = False
 
     def location(self, number: int) -> str:
         """Return the name of a line or row, for errors."""
@@ -255,35 +252,28 @@ class StoppedError(KafkaError):
 
 
 def write_topic(
-    session: Session,
-    topic: str,
-    source: Input,
-    *,
-    settings: dict[str, str] | None = None,
-    format_options: dict[str, str] | None = None,
-    shows_progress: bool = False,
-    tee: bool = False,
+    session: Session, topic: str, source: Input, settings: dict[str, str], options: dict[str, str]
 ) -> int:
-    """Write the whole input. Return the number of records, all of them acknowledged. `tee`: also
-    print the values on stdout.
+    """Write the whole input. Return the number of records, all of them acknowledged. `settings` are
+    more of the producer, `options` those of formats.
 
     Raises NotWrittenError if brokers have not acknowledged all records, StoppedError for a row that
     cannot be written, and other errors as they are if they occur before the first record is sent.
     """
-    producer: dict[str, Any] = session.settings("producer") | (settings or {})
+    producer: dict[str, Any] = session.settings("producer") | settings
     with ExitStack() as stack:
         encoding = None
-        if format_options:
+        if options:
             from sparkkafka.cli.typed_records import Encoding, parse_formats
 
-            formats = parse_formats(format_options, Side.WRITE)
+            formats = parse_formats(options, Side.WRITE)
             encoding = stack.enter_context(Encoding(formats, topic))
-        progress = stack.enter_context(ProgressBar(f"write {topic}", shows_progress))
+        progress = stack.enter_context(ProgressBar(f"write {topic}", source.shows_progress))
         writer = stack.enter_context(TopicWriter(producer, topic, session.timeout_s))
         next_number = 1
         try:
             for batch, numbers in source.batches(progress):
-                if tee:
+                if source.tee:
                     for value in batch.column("value").to_pylist():
                         sys.stdout.buffer.write((value or b"") + b"\n")
                 reason = None

@@ -315,18 +315,14 @@ class QueryMetrics(StreamingQueryListener):
     `prometheus_port` is the served port, None without one."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        aggregator: MetricAggregator,
-        reports_address: str,
-        prometheus_port: int | None,
+        self, spark: SparkSession, aggregator: MetricAggregator, address: str, port: int | None
     ) -> None:
         self._spark = spark
         self._aggregator = aggregator
         self._exporters = ExitStack()
         self._warned: set[str] = set()
-        self.options: dict[str, str] = {"metricsAddress": reports_address}
-        self.prometheus_port = prometheus_port
+        self.options: dict[str, str] = {"metricsAddress": address}
+        self.prometheus_port = port
 
     def __repr__(self) -> str:
         return f"QueryMetrics(prometheus_port={self.prometheus_port})"
