@@ -13,7 +13,7 @@ from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigEntry
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Offsets, Results, TopicPartition
@@ -39,14 +39,13 @@ class BoundedAdmin(Admin):
     def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
         super().__init__(config)
         self.deadline = deadline
-        self._close_signal = self._cluster.close_signal = CloseSignal()
         self._options = parse_admin_settings(config)
         self._has_checked_servers = False
 
     def interrupt(self) -> None:
         """End the call that another thread is in, and fail all later ones: the verb ends."""
-        self._close_signal.close_in(0)
-        self._close_signal.cut_sockets()
+        self._cluster.close_signal.close_in(0)
+        self._cluster.close_signal.cut_sockets()
 
     def restart_deadline(self) -> None:
         """Start the deadline again: a person has taken some of its time to answer."""
