@@ -71,24 +71,10 @@ def _import_crc32c() -> Any:
 
 crc32c = _import_crc32c()
 
-HEADER = struct.Struct(
-    ">q"  # baseOffset
-    "i"  # batchLength
-    "i"  # partitionLeaderEpoch
-    "b"  # magic
-    "I"  # crc
-    "h"  # attributes
-    "i"  # lastOffsetDelta
-    "q"  # baseTimestamp
-    "q"  # maxTimestamp
-    "q"  # producerId
-    "h"  # producerEpoch
-    "i"  # baseSequence
-    "i"  # recordCount
-)
-# The same in two parts: what the CRC covers, and what stands before it, the CRC last.
-_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+# The header in two parts: the fields up to the CRC, and those that the CRC covers.
 _FRONT = struct.Struct(">qiibI")
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+HEADER = struct.Struct(_FRONT.format + _CHECKED_HEADER.format.removeprefix(">"))
 
 _CRC_START = 21
 
