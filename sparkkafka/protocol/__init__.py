@@ -37,18 +37,7 @@ if TYPE_CHECKING:
     from sparkkafka.protocol.records.compression import compress as compress
     from sparkkafka.protocol.records.compression import decompress as decompress
     from sparkkafka.protocol.records.compression import register_codec as register_codec
-    from sparkkafka.protocol.single import PlainRecord as PlainRecord
-    from sparkkafka.protocol.single import crc32c as crc32c
-    from sparkkafka.protocol.single import decode_records as decode_records
-    from sparkkafka.protocol.single import decode_unsigned_varint as decode_unsigned_varint
-    from sparkkafka.protocol.single import decode_varint as decode_varint
-    from sparkkafka.protocol.single import decode_varlong as decode_varlong
-    from sparkkafka.protocol.single import encode_batch as encode_batch
-    from sparkkafka.protocol.single import encode_unsigned_varint as encode_unsigned_varint
-    from sparkkafka.protocol.single import encode_varint as encode_varint
-    from sparkkafka.protocol.single import encode_varlong as encode_varlong
-    from sparkkafka.protocol.single import murmur2 as murmur2
-    from sparkkafka.protocol.single import partition_of as partition_of
+    from sparkkafka.protocol.single import *  # noqa: F403
     from sparkkafka.protocol.wire.codec import decode as decode
     from sparkkafka.protocol.wire.codec import encode as encode
     from sparkkafka.protocol.wire.schema import layout as layout
