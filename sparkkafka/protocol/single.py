@@ -19,8 +19,7 @@ from sparkkafka.protocol import constants
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
-from sparkkafka.protocol.partitioning import KEY_RULES
-from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
+from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION, murmur2_of
 from sparkkafka.protocol.records.batches import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     batch_parts,
@@ -204,7 +203,7 @@ def murmur2(key: BytesLike) -> int:
 
     Java's `Utils.murmur2` returns the same bits as a signed int.
     """
-    return int(murmur2_of_column(pa.array([bytes(byte_view(key))], pa.binary()))[0])
+    return murmur2_of(bytes(byte_view(key)))
 
 
 def partition_of(
@@ -220,6 +219,5 @@ def partition_of(
         raise EncodeError(f"rule is one of {', '.join(KEY_RULES)}, got {rule!r}")
     if partition_count < 1:
         raise EncodeError(f"partition_count is 1 or more, got {partition_count}")
-    keys = pa.array([_to_bytes(key)], pa.binary())
-    partition = int(KEY_RULES[rule].partitions(keys, partition_count)[0])
-    return partition if partition >= 0 else None
+    partition = KEY_RULES[rule].partition(_to_bytes(key), partition_count)
+    return None if partition == NO_PARTITION else partition
