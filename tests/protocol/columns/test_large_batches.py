@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
-from sparkkafka.protocol.columns import large_batches
+from sparkkafka.protocol.columns import decode
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks, decode_large
 from sparkkafka.protocol.records.batches import RecordBatch
@@ -86,7 +86,7 @@ LARGE = (8, 100, 3000)
 @pytest.fixture(params=LARGE)
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Records above this size count as large."""
-    monkeypatch.setattr(large_batches, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(decode, "PIECE_BYTES", request.param)
     return request.param
 
 
@@ -110,7 +110,7 @@ def test_the_same_records_wherever_pieces_end(large: int, sizes: Sequence[int]) 
 def test_any_records_equal_the_slow_twin(rows: list, sizes: list[int], large: int) -> None:
     records = [Record(2 * offset, *row) for offset, row in enumerate(rows)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_batches, "PIECE_BYTES", large)
+        patch.setattr(decode, "PIECE_BYTES", large)
         assert rows_of(in_parts(whole(records), sizes)) == records
 
 
@@ -258,7 +258,7 @@ def test_headers_of_many_rows_come_few_rows_at_a_time() -> None:
 
 def test_what_headers_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two bytes each on the wire, many times that in memory."""
-    monkeypatch.setattr(large_batches, "PIECE_BYTES", MIB // 4)
+    monkeypatch.setattr(decode, "PIECE_BYTES", MIB // 4)
     large = payload_of([header_record(MIB // 4, size=1)])
     batch = batch_of(large, 1)
     with pytest.raises(BatchTooLargeError, match=f"{MIB // 4} headers in {MIB // 2} bytes"):
@@ -303,7 +303,7 @@ def test_parts_that_give_nothing_leave_time_to_check_the_deadline(
         assert sum(not len(chunk) for chunk in chunks) >= 18
         assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]
         with pytest.MonkeyPatch.context() as patch:  # and as a large record
-            patch.setattr(large_batches, "PIECE_BYTES", 8)
+            patch.setattr(decode, "PIECE_BYTES", 8)
             chunks = list(decode_chunks([batch], Selection(), pauses=True))
         assert sum(not len(chunk) for chunk in chunks) >= 18
         assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]
