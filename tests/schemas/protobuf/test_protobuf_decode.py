@@ -203,6 +203,61 @@ def test_the_first_of_many_refused_messages_have_figures() -> None:
     assert {text.split(": ", 1)[1] for text in others} == {OTHER_REASON}
 
 
+DEFAULTS = {
+    "double": "-2.5",
+    "float": "0.5",
+    **dict.fromkeys(("int32", "sint32", "sfixed32", "int64", "sint64", "sfixed64"), "-7"),
+    **dict.fromkeys(("uint32", "fixed32"), "4294967295"),
+    **dict.fromkeys(("uint64", "fixed64"), "18446744073709551615"),
+    "bool": "true",
+    "string": '"x"',
+    "bytes": '"x"',
+    "E": "B",
+}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_default_stands_for_an_absent_field_of_any_type(kind: str) -> None:
+    text = Schema(
+        PROTOBUF,
+        'syntax = "proto2"; enum E { A = 1; B = 2; } '
+        f"message M {{ optional {kind} a = 1 [default = {DEFAULTS[kind]}]; }}",
+    )
+    truth = oracle.Oracle(text, "M")
+    zero = truth.message()
+    zero.a = 1 if kind == "E" else type(zero.a)()
+    decoder = protobuf.decoder(text, None, None)
+    for payloads in [b""] * 20, [b"", zero.SerializeToString()] * 20:
+        check(truth, decoder, list(payloads), strict=True)
+
+
+def test_a_decimal_of_any_scale_is_rescaled_or_bad() -> None:
+    text = Schema(
+        PROTOBUF,
+        'syntax = "proto3"; import "confluent/type/decimal.proto"; '
+        "message M { confluent.type.Decimal d = 1; }",
+    )
+    truth = oracle.Oracle(text, "M")
+    decoder = protobuf.decoder(text, None, pa.struct([("d", pa.decimal128(5, 2))]))
+    texts = "", "7b", "85", "ff85", "0f0a", "fe7961", "0186a0", "00" * 20 + "7b", "7f" * 17
+    payloads: list[bytes | None] = [
+        truth.message(d={"value": bytes.fromhex(value), "scale": scale}).SerializeToString()
+        for value in texts
+        for scale in (0, 1, 2, 3, 4, -1, -3, 300, 1 << 30)
+    ]
+    check(truth, decoder, payloads, strict=True)
+
+
+def test_an_invalid_text_that_is_overwritten_makes_its_own_row_bad() -> None:
+    good, bad = b"\x0a\x01a\x0a\x01b", b"\x0a\x01\xff\x0a\x01b"
+    decoder = protobuf.decoder(
+        Schema(PROTOBUF, 'syntax = "proto3"; message M { string a = 1; }'), None, None
+    )
+    decoded = decoder.decode(pa.array([*[good] * 20, bad, *[good] * 20]))
+    assert decoded.bad_rows.tolist() == [20]
+    assert decoded.reasons == ("field a: its text is not UTF-8",)
+
+
 FIELDS = """syntax = "proto3";
 message M {
   int64 a = 1; string b = 2; repeated int32 c = 3; fixed32 d = 4; fixed64 e = 5; N f = 6;
