@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas import arrays
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema, ValueRowError
 from tests.schemas.protobuf import oracle
@@ -232,6 +234,33 @@ def test_nulls_below_nulls_are_not_written() -> None:
         {"n": None, "l": []},
         {"n": {"x": 3, "s": "c"}, "l": [{"x": 3, "s": "c"}]},
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow_type", "garbage", "value"),
+    [
+        ("int32", pa.int64(), 1 << 40, 7),
+        ("uint64", pa.decimal128(20, 0), -1, 7),
+        *(("double", kind, 1.5, 2.5) for kind in (pa.float64(), pa.float32())),
+        ("float", pa.float32(), 1.5, 2.5),
+        ("bool", pa.bool_(), True, True),
+        *(("bytes", kind, "x", "y") for kind in (pa.binary(), pa.string())),
+        ("E", pa.string(), "Z", "Y"),
+        ("E", pa.int64(), 1 << 40, 1),
+        ("google.type.Date", pa.date32(), 1 << 30, 7),
+    ],
+)
+def test_what_lies_in_memory_at_a_null_is_not_written(
+    kind: str, arrow_type: pa.DataType, garbage: Any, value: Any
+) -> None:
+    text = schema(f"message M {{ {kind} a = 1; }} enum E {{ X = 0; Y = 1; }}", head=DATE)
+    dates = pa.int32() if arrow_type == pa.date32() else arrow_type
+    wild = pa.array([garbage, value, garbage], dates).view(arrow_type)
+    array = arrays.null_outside(wild, np.array([False, True, False]))
+    encoder = protobuf.encoder(text, pa.struct([("a", arrow_type)]))
+    written = encoder.encode(pa.StructArray.from_arrays([array], ["a"])).to_pylist()
+    [expected] = encoder.encode(pa.StructArray.from_arrays([wild[1:2]], ["a"])).to_pylist()
+    assert written == [b"", expected, b""] and expected
 
 
 def test_small_integers_enum_numbers_and_local_times() -> None:
