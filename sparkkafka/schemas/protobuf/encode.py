@@ -244,7 +244,7 @@ def _encode_content(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arr
 
 
 def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
-    """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four; 0
+    """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four; any
     for null. `rows`: the row of each, for errors. Raises ValueRowError for a number that the field
     cannot have."""
     kind, source = field.kind, array.type
@@ -290,14 +290,12 @@ def _misfit_error(field: ProtobufField, row: Any, value: Any) -> ValueRowError:
 
 
 def _raw_floats(field: ProtobufField, array: pa.Array) -> Any:
-    """Return float or double as it is written: uint32 or uint64, 0 for null."""
+    """Return float or double as it is written: uint32 or uint64, any number for null."""
     dtype = np.float64 if pa.types.is_float64(array.type) else np.float32
     values = np.zeros(0, dtype)
     if len(array):
         values = np.frombuffer(array.buffers()[1], dtype)
         values = values[array.offset : array.offset + len(array)]
-    if array.null_count:
-        values = np.where(arrow.is_valid(array), values, dtype(0))
     if field.kind == types.FLOAT:
         return values.view(np.uint32)
     return values.astype(np.float64).view(np.uint64)
