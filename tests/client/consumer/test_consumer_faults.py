@@ -519,6 +519,24 @@ def test_read_committed_leaves_out_what_was_aborted(fake_cluster):
         assert len(take(source, 6)) == 6
 
 
+def test_the_position_stays_at_buffered_records_before_an_aborted_transaction(fake_cluster):
+    fake_cluster.create_topic("t")
+    fill(fake_cluster, "t", 10)
+    data = batch(b"no", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    fake_cluster.append("t", 0, data, assign_offsets=True)
+    fake_cluster.append_marker("t", 0, 1, 0, commit=False)
+    tp = TopicPartition("t", 0)
+    config = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 1}
+    with reading(fake_cluster, max_poll_records=3, **config) as source:
+        take(source, 3)
+        fake_cluster.wait_for_requests("Fetch", 2)
+        source.pause([tp])
+        assert not source.poll(0.2)  # takes the response without records for the reader
+        assert source.position(tp) == 3
+        source.resume([tp])
+        assert [record.offset for record in take(source, 7)] == list(range(3, 10))
+
+
 def corrupt(fake: Any, good_before: int, *, how: str) -> None:
     """One batch each for good_before numbers, three records of which one is bad, a last one."""
     for number in range(good_before):

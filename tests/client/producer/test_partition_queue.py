@@ -130,6 +130,22 @@ def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
     assert refused.base_sequence == 0
 
 
+def test_the_offsets_of_a_recreated_topic_begin_anew():
+    queue = queue_of(1, 1)
+    queue.set_topic_id(b"one")
+    queue.on_acknowledged(send_next(queue), base_offset=100)
+    queue.set_topic_id(b"another")
+    queue.on_acknowledged(send_next(queue), base_offset=0)
+    assert (queue.first_offset, queue.last_offset) == (0, 0)
+
+
+def test_earlier_batches_fit_between_the_last_offset_and_a_later_one():
+    queue = queue_of(5)
+    queue.last_offset = 9
+    assert queue.fits_before(15, queue.batches)
+    assert not queue.fits_before(14, queue.batches)
+
+
 def test_what_an_earlier_topic_left_open_is_sent_to_the_new_one():
     queue = queue_of(1, 1)
     queue.set_topic_id(b"one")
