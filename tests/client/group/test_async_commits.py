@@ -228,6 +228,50 @@ def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Cons
     assert 6 not in filled.committed("g").values()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_rebalance_waits_for_them_before_it_revokes(filled: FakeCluster, protocol: str) -> None:
+    events = []
+    with consumer(filled, group_protocol=protocol) as source:
+        source.subscribe(["t"], on_revoked=lambda _: events.append("revoked"))
+        while not source.assignment():
+            source.poll(WAIT_S)
+        filled.fault(Delay(200), api="OffsetCommit")
+        source.commit({TP: 5}, asynchronous=True, callback=lambda *_: events.append("committed"))
+        source.subscribe(["other"], on_revoked=lambda _: events.append("revoked"))
+        while source.assignment():
+            source.poll(0.05)
+    assert events == ["committed", "revoked"]
+
+
+def test_one_of_an_earlier_generation_that_is_refused_ends_no_membership(
+    filled: FakeCluster,
+) -> None:
+    hold, recorded = Hold(), RecordingCallback()
+    lost: list[TopicPartition] = []
+
+    def refuse(request: object) -> ErrorCode:
+        hold(request)
+        return ErrorCode.ILLEGAL_GENERATION
+
+    filled.fault(refuse, api="OffsetCommit")
+    filled.create_topic("u")
+    with consumer(filled, partition_assignment_strategy="cooperative-sticky") as source:
+        source.subscribe(["t"], on_lost=lost.extend)
+        while not source.assignment():
+            source.poll(WAIT_S)
+        source.commit({TP: 5}, asynchronous=True, callback=recorded)
+        source.subscribe(["t", "u"], on_lost=lost.extend)
+        while len(source.assignment()) < 3:  # keeps its partitions meanwhile
+            source.poll(0.05)
+        hold.release()
+        while not recorded.rows:
+            source.poll(0.05)
+        source.poll(0)
+        assert [type(error) for _, error in recorded.rows] == [CommitFailedError]
+        assert not lost
+        assert len(source.assignment()) == 3
+
+
 def test_one_that_is_no_member_yet_gets_the_error_in_the_callback(filled: FakeCluster) -> None:
     recorded = RecordingCallback()
     with consumer(filled) as source:
