@@ -248,26 +248,24 @@ def assign_sticky(
         return {}
     subscribed = {
         member: frozenset(topic for topic in topics if partition_counts.get(topic, 0) > 0)
-        for member, topics in topics_of.items()
+        for member, topics in sorted(topics_of.items(), key=lambda item: java_order(item[0]))
     }
     owners = {
         tp: member
         for tp, member in ownership.owners.items()
         if tp.topic in subscribed.get(member, ()) and (racks is None or racks.allows(member, tp))
     }
-    members = sorted(subscribed, key=java_order)
-    if len(set(subscribed.values())) == 1:
-        topics = sorted(subscribed[members[0]])
+    [topics, *others] = set(subscribed.values())
+    if not others:
         all_partitions = [
             TopicPartition(topic, number)
-            for topic in topics
+            for topic in sorted(topics)
             for number in range(partition_counts[topic])
         ]
-        assigned = _assign_equally(all_partitions, members, owners, racks)
+        assigned = _assign_equally(all_partitions, list(subscribed), owners, racks)
     else:
-        assigned = _Balancer(
-            partition_counts, members, subscribed, owners, ownership.claimants, racks
-        ).balance()
+        kept = ownership._replace(owners=owners)
+        assigned = _Balancer(partition_counts, subscribed, kept, racks).balance()
     return {member: sorted(assigned[member]) for member in topics_of}
 
 
@@ -397,18 +395,17 @@ class _Balancer:
     def __init__(
         self,
         partition_counts: Mapping[str, int],
-        members: list[str],
         subscribed: Mapping[str, frozenset[str]],
-        owners: Mapping[TopicPartition, str],
-        claimants: Mapping[TopicPartition, frozenset[str]],
+        ownership: Ownership,
         racks: Racks | None,
     ) -> None:
-        self._owners = owners
+        """`subscribed` has the members in order, each with its topics."""
+        self._owners = ownership.owners
         self._racks = racks
-        self._claimants = claimants
+        self._claimants = ownership.claimants
         subscribers: dict[str, list[str]] = {}
-        for member in members:
-            for topic in subscribed[member]:
+        for member, topics in subscribed.items():
+            for topic in topics:
                 subscribers.setdefault(topic, []).append(member)
         # Topics with the fewest subscribers come first, while these have most capacity.
         self._topics = sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic))
@@ -416,15 +413,15 @@ class _Balancer:
         self._subscribers = subscribers
         self._subscribed = subscribed
         self._counts = partition_counts
-        self._size = dict.fromkeys(members, 0)
+        self._size = dict.fromkeys(subscribed, 0)
         """The number of partitions that each member holds, which is its assignment so far."""
         self._holder: dict[TopicPartition, str] = {}
         self._held_counts: dict[str, dict[str, int]] = {topic: {} for topic in subscribers}
         """By topic: the number of partitions of it that each member holds (without zeros)."""
         # The partition numbers that a member holds, by member and topic (without empty sets): of
         # partitions that it owns, and of others, which may be moved without loss of stickiness.
-        self._own: dict[str, dict[str, set[int]]] = {member: {} for member in members}
-        self._foreign: dict[str, dict[str, set[int]]] = {member: {} for member in members}
+        self._own: dict[str, dict[str, set[int]]] = {member: {} for member in subscribed}
+        self._foreign: dict[str, dict[str, set[int]]] = {member: {} for member in subscribed}
 
     def balance(self) -> Assignments:
         """Give partitions to their owners, the others to the members with the fewest partitions
