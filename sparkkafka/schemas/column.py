@@ -413,9 +413,10 @@ def _find_fingerprint(
     return None
 
 
+@lru_cache(64)
 def compile_for_tasks(schema: Schema) -> Schema | None:
     """Return the schema compiled, so that tasks need not do it (Protobuf); None if its format needs
-    no compiling."""
+    no compiling. It is the same object for all topics with the schema, so it is pickled once."""
     if schema.format != kinds.PROTOBUF:
         return None
     compiled: Schema = format_module(kinds.PROTOBUF).compiled(schema)

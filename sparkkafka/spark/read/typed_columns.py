@@ -234,16 +234,11 @@ class _TypedRead:
             if pinned_ids and set(topics) != set(pinned_ids):
                 pins = pinned_ids = {}  # the field's metadata comes from a read of other topics
             schemas = self._choose_schemas(column, topics, pinned_ids)
-        compiled_schemas = {
-            schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
-        }
         is_from_schema = bool(pins)  # with pins `arrow_type` comes from `typed_schema`
-
-        def plan(chosen: ChosenSchema) -> ColumnPlan:
-            compiled = compiled_schemas[chosen.schema]
-            return _plan(column, self.formats, chosen, compiled, arrow_type, is_from_schema, names)
-
-        return tuple((topic, plan(chosen)) for topic, chosen in schemas.items())
+        return tuple(
+            (topic, _plan(column, self.formats, chosen, arrow_type, is_from_schema, names))
+            for topic, chosen in schemas.items()
+        )
 
     def _choose_schemas(
         self, column: ColumnFormat, topics: Sequence[str], pinned_ids: Mapping[str, int | bytes]
@@ -627,25 +622,21 @@ def column_plan(
         arrow_type = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
         raise errors.OptionError(f"{column.format} without a schema needs the type of the column")
-    compiled_schema = compile_for_tasks(chosen.schema)
-    is_from_schema = result_type is None
-    return _plan(column, formats, chosen, compiled_schema, arrow_type, is_from_schema, names)
+    return _plan(column, formats, chosen, arrow_type, result_type is None, names)
 
 
 def _plan(
     column: ColumnFormat,
     formats: FormatOptions,
     chosen: ChosenSchema,
-    compiled_schema: Schema | None,
     arrow_type: pa.DataType,
     is_from_schema: bool,
     names: tuple[tuple[str, str], ...],
 ) -> ColumnPlan:
     """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
-    `compiled_schema`: the schema as `compile_for_tasks` returns it. `is_from_schema`: `arrow_type`
-    is the type that the schema gave, not the user's. `names`: those of `Envelope`. Raises
-    OptionError and SchemaError for a type that the schema cannot give.
+    `is_from_schema`: `arrow_type` is the type that the schema gave, not the user's. `names`: those
+    of `Envelope`. Raises OptionError and SchemaError for a type that the schema cannot give.
     """
     name, depth = column.column, formats.recursive_fields_max_depth
     rescues = formats.rescued_column and name == "value"
@@ -661,7 +652,7 @@ def _plan(
         schema_id=chosen.schema_id,
         guid=chosen.guid,
         rest=rescues and not column.envelope,
-        compiled=compiled_schema,
+        compiled=compile_for_tasks(chosen.schema),
         envelope=_envelope(column, names),
     )
     if plan.envelope is not None:
