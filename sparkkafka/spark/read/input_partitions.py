@@ -87,6 +87,19 @@ class KafkaInputPartition(InputPartition):
         """The number of offsets at planning; some may have no record."""
         return self.end - self.start
 
+    def part(self, start: int, end: int) -> KafkaInputPartition:
+        """Return the part of the range from `start` to `end`. It keeps an open start, and the end
+        of the range stays open if it is that of the part."""
+        open_end = self.open_end and end == self.end
+        return replace(
+            self,
+            start=start,
+            end=end,
+            open_end=open_end,
+            end_time_ms=self.end_time_ms if open_end else None,
+            whole_log=self.whole_log and start == self.start and open_end,
+        )
+
 
 @dataclass(frozen=True)
 class SmallRanges(InputPartition):
@@ -436,15 +449,7 @@ def _split(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartiti
     start = whole.start
     for remaining in range(count, 0, -1):
         end = start + -(-(whole.end - start) // remaining)
-        is_last = remaining == 1
-        yield replace(
-            whole,
-            start=start,
-            end=end,
-            open_end=whole.open_end and is_last,
-            end_time_ms=whole.end_time_ms if is_last else None,
-            whole_log=False,
-        )
+        yield whole.part(start, end)
         start = end
 
 

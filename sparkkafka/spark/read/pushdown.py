@@ -170,20 +170,8 @@ def _intersect(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaIn
     An open end stays open unless `end` is before it. An open start stays open, since no filter
     requires deleted records.
     """
-    open_end = whole.open_end and end >= whole.end
-    start, end = max(whole.start, start), min(whole.end, end)
-    if start > end or (start == end and not open_end):
-        return []
-    return [
-        replace(
-            whole,
-            start=start,
-            end=end,
-            open_end=open_end,
-            end_time_ms=whole.end_time_ms if open_end else None,
-            whole_log=whole.whole_log and start == whole.start and open_end,
-        )
-    ]
+    part = whole.part(max(whole.start, start), min(whole.end, end))
+    return [part] if part.count > 0 or (part.count == 0 and part.open_end) else []
 
 
 # --- a filter --------------------------------------------------------------------------------
