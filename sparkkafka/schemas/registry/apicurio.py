@@ -12,7 +12,6 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import RegistryError
 from sparkkafka.schemas.framings import GLOBAL_ID
@@ -63,7 +62,7 @@ class ApicurioClient(ForeignClient):
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the artifact's versions that are numbers, ascending, at most 500."""
         path = f"{self._artifact(subject)}/versions?limit=500"
-        response = self._request_subject(subject, "GET", path, self._deadline())
+        response = self._request_subject(subject, "GET", path)
         numbers = [_version_of(entry) for entry in _entries(response)]
         return tuple(sorted(number for number in numbers if number is not None))
 
@@ -72,7 +71,6 @@ class ApicurioClient(ForeignClient):
     ) -> RegisteredSchema | None:
         """Return the artifact's version with this schema, or None. The registry compares canonical
         forms, so `normalize` makes no difference."""
-        deadline = self._deadline()
         try:
             if self._is_v3:
                 group, name = quote(self._group, safe=""), quote(subject, safe="")
@@ -80,13 +78,13 @@ class ApicurioClient(ForeignClient):
                     f"/search/versions?canonical=true&artifactType={_TYPES[schema.format]}"
                     f"&groupId={group}&artifactId={name}"
                 )
-                response = self._request_subject(subject, "POST", path, deadline, schema.text)
+                response = self._request_subject(subject, "POST", path, schema.text)
                 entries = _entries(response)
                 if not entries:
                     return None
                 return self._registered(subject, entries[-1], schema)
             path = f"{self._artifact(subject)}/meta?canonical=true"
-            response = self._request_subject(subject, "POST", path, deadline, schema.text)
+            response = self._request_subject(subject, "POST", path, schema.text)
         except RegistryError as error:
             if error.status == 404:
                 return None
@@ -98,7 +96,6 @@ class ApicurioClient(ForeignClient):
     ) -> RegisteredSchema:
         """Register the schema as the artifact's next version, unless it has it. Raises
         RegistryError with status 409 if the registry's rules refuse it."""
-        deadline = self._deadline()
         path = f"/groups/{quote(self._group, safe='')}/artifacts"
         kind = _TYPES[schema.format]
         if self._is_v3:
@@ -109,11 +106,11 @@ class ApicurioClient(ForeignClient):
                 "firstVersion": {"content": content},
             }
             path += "?ifExists=FIND_OR_CREATE_VERSION&canonical=true"
-            response = self._request_subject(subject, "POST", path, deadline, body)
+            response = self._request_subject(subject, "POST", path, body)
             return self._registered(subject, response.get("version"), schema)
         headers = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": kind}
         path += "?ifExists=RETURN_OR_UPDATE&canonical=true"
-        response = self._request_subject(subject, "POST", path, deadline, schema.text, headers)
+        response = self._request_subject(subject, "POST", path, schema.text, headers)
         return self._registered(subject, response, schema)
 
     # --- inside -----------------------------------------------------------------------------------
@@ -141,12 +138,10 @@ class ApicurioClient(ForeignClient):
         if self._is_v3 and kind == "globalIds":
             path += "&returnArtifactType=true"
 
-        def fetch(deadline: Deadline) -> Schema:
+        def fetch() -> Schema:
             """Request the artifact. Without a header that names its type it has the `format` of the
             column."""
-            text, headers = self._rest.request(
-                what, "GET", path, deadline, headers=_TEXT, returns=""
-            )
+            text, headers = self._rest.request(what, "GET", path, headers=_TEXT, returns="")
             artifact_type = headers.get("X-Registry-ArtifactType")
             return Schema(
                 format or AVRO
@@ -160,9 +155,7 @@ class ApicurioClient(ForeignClient):
 
     def _version_at(self, subject: str, path: str, format: str | None) -> RegisteredSchema:
         """Return the version of an artifact whose metadata is at this path."""
-        response = self._request_subject(
-            subject, "GET", self._artifact(subject) + path, self._deadline()
-        )
+        response = self._request_subject(subject, "GET", self._artifact(subject) + path)
         kind = str(response.get("artifactType") or response.get("type"))[:100]
         schema = Schema(_FORMATS.get(kind, kind), "")
         self._with_format(f"artifact {subject!r}", schema, format)
@@ -176,7 +169,6 @@ class ApicurioClient(ForeignClient):
         subject: str,
         method: str,
         path: str,
-        deadline: Deadline,
         body: Any = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
@@ -186,7 +178,7 @@ class ApicurioClient(ForeignClient):
         what = f"artifact {subject!r} of group {self._group!r}"
         try:
             response = self._rest.request(
-                what, method, path, deadline, body, headers={**_JSON, **(headers or {})}
+                what, method, path, body, headers={**_JSON, **(headers or {})}
             )
         except RegistryError as error:
             raise self._no_subject(subject, error) from None

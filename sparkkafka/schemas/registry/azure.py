@@ -12,7 +12,6 @@ import re
 import uuid
 from urllib.parse import quote, unquote, urlsplit
 
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO
 from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
@@ -33,9 +32,8 @@ class AzureClient(ForeignClient):
         none."""
         what = f"the schema with id {guid.hex()}"
         path = f"/$schemaGroups/$schemas/{guid.hex()}{_QUERY}"
-        schema = self._cached(
-            ("guid", guid.hex()), what, lambda deadline: self._schema(guid, what, path, deadline)
-        )
+        key = ("guid", guid.hex())
+        schema = self._cached(key, what, lambda: self._schema(guid, what, path))
         return self._with_format(what, schema, format)
 
     def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
@@ -49,11 +47,8 @@ class AzureClient(ForeignClient):
         """Return this version of the schema. Raises RegistryError with code 40401 without one."""
         what = f"schema {subject!r} version {version}"
         path = f"{self._path(subject)}/versions/{version}{_QUERY}"
-        deadline = self._deadline()
         try:
-            response = self._rest.request(
-                what, "GET", path, deadline, headers=_HEADERS, returns="Schema-Id"
-            )
+            response = self._rest.request(what, "GET", path, headers=_HEADERS, returns="Schema-Id")
         except RegistryError as error:
             raise self._no_subject(subject, error) from None
         guid = self._guid(response, what)
@@ -66,7 +61,9 @@ class AzureClient(ForeignClient):
         path, versions = first + _QUERY, set[int]()
         while True:
             try:
-                response = self._rest.request(what, "GET", path, deadline, headers=_HEADERS)
+                response = self._rest.request(
+                    what, "GET", path, deadline=deadline, headers=_HEADERS
+                )
             except RegistryError as error:
                 raise self._no_subject(subject, error) from None
             fields = response if isinstance(response, dict) else {}
@@ -119,11 +116,11 @@ class AzureClient(ForeignClient):
         group = quote(self._rest.settings.group, safe="")
         return f"/$schemaGroups/{group}/schemas/{quote(subject, safe='')}"
 
-    def _schema(self, guid: bytes, what: str, path: str, deadline: Deadline) -> Schema:
+    def _schema(self, guid: bytes, what: str, path: str) -> Schema:
         """Return the schema with this id. The headers of the response say which schema it is, and
         in which format."""
         text, headers = self._rest.request(
-            what, "GET", path, deadline, headers={**_HEADERS, "Accept": "*/*"}, returns=""
+            what, "GET", path, headers={**_HEADERS, "Accept": "*/*"}, returns=""
         )
         if self._guid(headers.get("Schema-Id", ""), what) != guid:
             raise RegistryError(f"{self.address} answers the request for {what} with another one")
@@ -143,7 +140,7 @@ class AzureClient(ForeignClient):
         what = f"schema {subject!r}"
         path = f"{self._path(subject)}{action}{_QUERY}"
         response = self._rest.request(
-            what, method, path, self._deadline(), schema.text, headers=_HEADERS, returns="Schema-Id"
+            what, method, path, schema.text, headers=_HEADERS, returns="Schema-Id"
         )
         return RegisteredSchema(subject, None, None, self._guid(response, what), schema)
 

@@ -269,7 +269,7 @@ class RegistryClient:
         what = f"the rules of subject {subject!r}"
         path = f"{_path(subject)}/versions/latest"
         try:
-            response = self._rest.request(what, "GET", path, self._deadline())
+            response = self._rest.request(what, "GET", path)
         except RegistryError as error:
             if error.code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
                 return None
@@ -278,28 +278,23 @@ class RegistryClient:
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the subject's versions, ascending. Raises the errors of `latest`."""
-        deadline = self._deadline()
         what = f"the versions of subject {subject!r}"
         try:
-            response = self._rest.request(what, "GET", f"{_path(subject)}/versions", deadline)
+            response = self._rest.request(what, "GET", f"{_path(subject)}/versions")
         except RegistryError as error:
             raise self._error_with_alternatives(error, subject) from None
         return tuple(sorted(parse_versions(response)))
 
     def subjects(self) -> tuple[str, ...]:
         """Return all subjects that the user may see."""
-        response = self._rest.request("all subjects", "GET", "/subjects", self._deadline())
+        response = self._rest.request("all subjects", "GET", "/subjects")
         return parse_subjects(response)
 
     def subject_versions(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
         """Return (subject, version) of all uses of an id; () if the registry refuses to say."""
+        what = f"the subjects of id {schema_id}"
         try:
-            response = self._rest.request(
-                f"the subjects of id {schema_id}",
-                "GET",
-                f"/schemas/ids/{schema_id}/versions",
-                self._deadline(),
-            )
+            response = self._rest.request(what, "GET", f"/schemas/ids/{schema_id}/versions")
         except RegistryError as error:
             log.debug("the subjects of id %d: %s", schema_id, error)
             return ()
@@ -323,11 +318,10 @@ class RegistryClient:
     ) -> RegisteredSchema | None:
         """Return the subject's version with this schema; None if it has none, or if there is no
         such subject."""
-        deadline = self._deadline()
         what = f"a schema of subject {subject!r}"
         path = f"{_path(subject)}{'?normalize=true' if normalize else ''}"
         try:
-            response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+            response = self._rest.request(what, "POST", path, _body(schema, subject))
         except RegistryError as error:
             if error.code in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
@@ -342,11 +336,10 @@ class RegistryClient:
         Raises RegistryError: with status 409 and the registry's reasons if it is not compatible
         with the versions before it, with code 42201 if it is not valid.
         """
-        deadline = self._deadline()
         what = f"a new schema of subject {subject!r}"
         path = f"{_path(subject)}/versions{'?normalize=true' if normalize else ''}"
         try:
-            response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+            response = self._rest.request(what, "POST", path, _body(schema, subject))
         except RegistryError as error:
             raise self._registration_error(error, subject, schema) from None
         registered = self._registered_schema(response, what, subject, schema)
@@ -368,10 +361,11 @@ class RegistryClient:
         """
         deadline = self._deadline()
         what = f"whether a schema is compatible with subject {subject!r}"
+        body = _body(schema, subject)
         for versions in ("versions", "versions/latest"):
             path = f"/compatibility{_path(subject)}/{versions}?verbose=true"
             try:
-                response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+                response = self._rest.request(what, "POST", path, body, deadline=deadline)
             except RegistryError as error:
                 if error.code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
                     return ()
@@ -389,7 +383,7 @@ class RegistryClient:
         return Deadline(self._options.api_timeout_ms)
 
     def _cached(
-        self, key: tuple[str, *tuple[Any, ...]], what: str, fetch: Callable[[Deadline], Schema]
+        self, key: tuple[str, *tuple[Any, ...]], what: str, fetch: Callable[[], Schema]
     ) -> Schema:
         """Return a schema from the cache, or the one that `fetch` returns. `key` is its key in the
         cache, beginning with the kind of id; `what` names it in errors. Raises what `fetch` raises,
@@ -403,7 +397,7 @@ class RegistryClient:
                 "seconds ago"
             )
         try:
-            schema = fetch(self._deadline())
+            schema = fetch()
         except RegistryError as error:
             absent = self._absent_error(error, what, key[0])
             if absent is None:
@@ -434,8 +428,9 @@ class RegistryClient:
         """Return a schema from the cache, where it has this key, or from the response to a GET of
         `path`; `what` names it in errors. Raises the errors of `by_id`."""
 
-        def fetch(deadline: Deadline) -> Schema:
-            response = self._rest.request(what, "GET", path, deadline)
+        def fetch() -> Schema:
+            deadline = self._deadline()
+            response = self._rest.request(what, "GET", path, deadline=deadline)
             return self._resolve(parse_schema(response, what, self._redactor), what, deadline)
 
         return self._cached(key, what, fetch)
@@ -472,9 +467,8 @@ class RegistryClient:
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
         try:
-            response = self._rest.request(
-                what, "GET", f"{_path(subject)}/versions/{version}", deadline
-            )
+            path = f"{_path(subject)}/versions/{version}"
+            response = self._rest.request(what, "GET", path, deadline=deadline)
         except RegistryError as error:
             raise self._error_with_alternatives(error, subject, version) from None
         parsed = parse_schema(response, what, self._redactor)
@@ -496,7 +490,8 @@ class RegistryClient:
             name = f"subject {subject!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"
             try:
-                return parse_schema(self._rest.request(name, "GET", path, deadline), name, redactor)
+                found = self._rest.request(name, "GET", path, deadline=deadline)
+                return parse_schema(found, name, redactor)
             except RegistryError as error:
                 if error.status != 404:
                     raise

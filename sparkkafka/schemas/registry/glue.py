@@ -62,9 +62,10 @@ class GlueClient(ForeignClient):
         name = str(uuid.UUID(bytes=guid))
         what = f"schema version {name}"
 
-        def fetch(deadline: Deadline) -> Schema:
+        def fetch() -> Schema:
             """Request the schema version with this GUID. Raises RegistryError if the response has
             another one."""
+            deadline = self._deadline()
             response = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
             registered = self._registered("", response, what)
             if registered.guid != guid:

@@ -78,9 +78,9 @@ class RestService:
         what: str,
         method: str,
         path: str,
-        deadline: Deadline,
         body: Any = None,
         *,
+        deadline: Deadline | None = None,
         headers: Mapping[str, str] | None = None,
         returns: str | None = None,
     ) -> Any:
@@ -88,13 +88,14 @@ class RestService:
 
         `body` is sent as JSON, a text as it is. `headers` replace those of Confluent's API.
         `returns` is the name of the response's header that is returned; "" returns the text of its
-        JSON and its headers.
+        JSON and its headers. `deadline` is that of the options' api timeout by default.
 
         Raises RegistryError if the registry refuses or its response is invalid,
         KafkaConnectionError or KafkaTimeoutError if no server answers, AuthenticationError,
         OptionError.
         """
         options = self._options
+        deadline = deadline or Deadline(options.api_timeout_ms)
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
         limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
         retry = Retry(deadline, backoff, f"the request to the Schema Registry for {what} ({limit})")
