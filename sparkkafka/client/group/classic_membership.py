@@ -524,23 +524,12 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         """Return the member's identity, for commits in a transaction."""
         thread = self._thread
         if thread is None:
-            return committed_offsets.GroupMetadata(
-                self._group_id, group_instance_id=self._options.group_instance_id
-            )
+            return self._metadata_in(NO_GENERATION, NO_MEMBER_ID)
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         # During a rebalance: the generation of the last one that `poll` has completed.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
-        return self._metadata_of(generation._replace(generation_id=known))
-
-    def _metadata_of(self, generation: Generation) -> committed_offsets.GroupMetadata:
-        """Return this member's identity in a generation."""
-        return committed_offsets.GroupMetadata(
-            self._group_id,
-            generation.generation_id,
-            generation.member_id,
-            self._options.group_instance_id,
-        )
+        return self._metadata_in(known, generation.member_id)
 
     def _step(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
         """Take over the assignment of a completed rebalance, or else begin a rebalance if one is
@@ -557,9 +546,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         the coordinator refuses such commits."""
         thread = self._thread
         if thread is None:
-            raise committed_offsets.commit_failed(
-                errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id
-            )
+            raise self._commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID)
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         # Until all members have joined, which may take max.poll.interval.ms, the coordinator takes
@@ -572,8 +559,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
                 if phase in REBALANCING
                 else errors.ErrorCode.UNKNOWN_MEMBER_ID
             )
-            raise committed_offsets.commit_failed(code, self._group_id)
-        identity = self._metadata_of(generation)
+            raise self._commit_failed(code)
+        identity = self._metadata_in(generation.generation_id, generation.member_id)
 
         def commit(
             cluster: Cluster, offsets: committed_offsets.NewOffsets, deadline: Deadline

@@ -388,9 +388,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
             with thread.lock:
                 # Epoch 0 is that of a member that joins.
                 epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
-        return committed_offsets.GroupMetadata(
-            self._group_id, epoch, member_id, self._options.group_instance_id
-        )
+        return self._metadata_in(epoch, member_id)
 
     def _step(self, thread: ConsumerGroupMemberThread, topics: frozenset[str]) -> bool:
         """Join, report a new subscription, or reconcile a target assignment."""
@@ -430,8 +428,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                 now = self._identity()
                 was_lost = self._loss_count != loss_count  # a new member may have the same epoch
                 if was_lost or (now != old_identity and not offsets.keys() <= self.assignment):
-                    code = errors.ErrorCode.STALE_MEMBER_EPOCH
-                    raise committed_offsets.commit_failed(code, self._group_id)
+                    raise self._commit_failed(errors.ErrorCode.STALE_MEMBER_EPOCH)
                 return now
 
             try:
@@ -456,9 +453,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
-            raise committed_offsets.commit_failed(
-                errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id
-            )
+            raise self._commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID)
         return metadata
 
     def _lose(self) -> None:

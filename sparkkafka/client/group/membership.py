@@ -28,12 +28,13 @@ from sparkkafka.client.group.committed_offsets import (
     Committer,
     GroupMetadata,
     TopicIds,
+    commit_failed,
 )
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.errors import BrokerError, CommitFailedError, ErrorCode, KafkaError, OptionError
 
 log = logging.getLogger(__name__)
 
@@ -421,6 +422,15 @@ class GroupMember(ABC, Generic[ThreadT]):
     @property
     @abstractmethod
     def metadata(self) -> GroupMetadata: ...
+
+    def _metadata_in(self, generation_id: int, member_id: str) -> GroupMetadata:
+        """Return this member's identity in a generation or epoch."""
+        instance_id = self._options.group_instance_id
+        return GroupMetadata(self._group_id, generation_id, member_id, instance_id)
+
+    def _commit_failed(self, code: int) -> CommitFailedError:
+        """Return the error of a commit as this member."""
+        return commit_failed(code, self._group_id)
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """Replace the topics of this member; the next `poll` joins with them."""
