@@ -29,17 +29,8 @@ MAX_FILES = 1_000_000
 """Maximum number of files in one folder. By default Spark keeps those of the last 100 batches."""
 
 # Hadoop's names, and Arrow's for the same.
-_SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "s3n": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "abfs": "abfs",
-    "abfss": "abfss",
-    "hdfs": "hdfs",
-    "viewfs": "viewfs",
-}
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs", "viewfs", *_ALIASES)
 
 
 class StorageEntry(NamedTuple):
@@ -127,7 +118,8 @@ def storage_of(location: str | Path) -> Storage:
     try:
         from pyarrow import fs
 
-        filesystem, path = fs.FileSystem.from_uri(_SCHEMES[scheme] + text[len(scheme) :])
+        uri = _ALIASES.get(scheme, scheme) + text[len(scheme) :]
+        filesystem, path = fs.FileSystem.from_uri(uri)
     except ImportError as error:
         raise CheckpointError(f"{shown}: this pyarrow has no file system for {scheme}") from error
     except (OSError, ValueError, NotImplementedError) as error:

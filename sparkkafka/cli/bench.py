@@ -100,7 +100,6 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
             while deliveries and deliveries[0].done():
                 deliveries.popleft().result()  # raises the batch's error
             sent += rows.num_rows
-            progress.done = sent
             progress.update(sent)
         producer.flush()
         for delivery in deliveries:
@@ -121,7 +120,6 @@ def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -
             latencies_s.append(time.perf_counter() - wait_began_at_s)
             records += batch.num_rows
             size_bytes += batch.column("value").nbytes + batch.column("key").nbytes
-            progress.done = records
             progress.update(records)
             wait_began_at_s = time.perf_counter()
         seconds = time.perf_counter() - started_at_s
@@ -186,10 +184,10 @@ def bench(
         raise OptionError(f"--records {records:,} of {size:,} bytes are more than 100 GB")
     load = Load(records, size, seconds, partitions or 1, replication)
     with nullcontext(topic) if topic is not None else temporary_topic(session, load) as name:
-        with _progress("write", load) as progress:
+        with ProgressBar("write", sys.stderr.isatty(), load.records) as progress:
             written = write_load(session, name, load, progress)
         load = replace(load, records=written["records"])
-        with _progress("read", load) as progress:
+        with ProgressBar("read", sys.stderr.isatty(), load.records) as progress:
             read = read_load(session, name, load, progress)
     results = {"write": written, "read": read}
     if as_json:
@@ -201,10 +199,3 @@ def bench(
         label = name.replace("_per_second", "/s").replace("mb", "MB").replace("_", " ")
         rows.append((label, value, read[name]))
     print_table(("measure", *results), rows)
-
-
-def _progress(title: str, load: Load) -> ProgressBar:
-    """Return the progress bar of the writing or the reading (`title`); a terminal shows it."""
-    progress = ProgressBar(title, sys.stderr.isatty())
-    progress.total = load.records
-    return progress

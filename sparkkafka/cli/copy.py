@@ -113,7 +113,6 @@ def copy_topic(
             rows = _record_columns(batch, by_key)
             for part in (rows,) if rate is None else rate.pace(rows):
                 writer.send(part)
-                progress.done = writer.sent
                 progress.update(writer.sent)
     print_note(f"{counted(writer.written, 'record')} copied from {plan.topic} to {to_topic}")
 

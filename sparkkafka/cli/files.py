@@ -397,8 +397,6 @@ ARROW: Final = "Arrow IPC"
 CSV: Final = "CSV"
 ENDINGS: Final = {".parquet": PARQUET, ".arrow": ARROW, ".feather": ARROW, ".csv": CSV}
 
-_GROUP_BYTES: Final = 64 << 20
-"""The size of a row group, which is what memory holds of a file that is written."""
 _READ_ROWS: Final = 1 << 16
 
 
@@ -477,7 +475,7 @@ class FileSink:
             self._remove()  # closes what is open; a file that has its name now stays
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer the rows, and write a row group once _GROUP_BYTES are buffered."""
+        """Buffer the rows, and write a row group once 64 MB are buffered, which memory holds."""
         columns = []
         for field in self._schema:
             column = batch.column(field.name)
@@ -490,7 +488,7 @@ class FileSink:
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         self._buffered.append(rows)
         self._buffered_bytes += rows.nbytes
-        if self._buffered_bytes >= _GROUP_BYTES:
+        if self._buffered_bytes >= 64 << 20:
             self._flush()
 
     def _flush(self) -> None:

@@ -24,9 +24,6 @@ Names = Annotated[
     list[str],
     Argument(metavar="TOPIC", help="Names of topics.", autocompletion=commands.topic_names),
 ]
-Name = Annotated[
-    str, Argument(metavar="TOPIC", help="The topic's name.", autocompletion=commands.topic_names)
-]
 Configs = Annotated[
     list[str] | None,
     Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
@@ -148,7 +145,7 @@ def _print_topic(document: Mapping[str, Any]) -> None:
 @app.command()
 def create(
     context: typer.Context,
-    topic: Name,
+    topic: commands.Topic,
     partitions: int | None = Option(
         None,
         "-p",
@@ -196,7 +193,7 @@ def create(
 @app.command()
 def alter(
     context: typer.Context,
-    topic: Name,
+    topic: commands.Topic,
     config: Configs = None,
     default: list[str] | None = Option(
         None, metavar="KEY", help="Reset a setting to its default; may be repeated."
@@ -241,7 +238,7 @@ def _changes(
 @app.command("add-partitions")
 def add_partitions(
     context: typer.Context,
-    topic: Name,
+    topic: commands.Topic,
     total: int = Argument(
         ..., metavar="TOTAL", min=1, max=INT32_MAX, help="The new number of partitions."
     ),

@@ -454,17 +454,17 @@ class TopicWriter:
 class ProgressBar:
     """Shows a progress bar on stderr if `shown`; use it under `with`.
 
-    The bar shows `done` as a share of `total`, both in bytes or in records; if `total` is None, it
-    only counts records.
+    The bar shows the bytes of `done`, or if that is 0 the records, as a share of `total`; if that
+    is None, it only counts records.
     """
 
-    def __init__(self, title: str, shown: bool) -> None:
+    def __init__(self, title: str, shown: bool, total: int | None = None) -> None:
         self._title = title
         self._bar: Any = None
         self._task: Any = None
         self._started_at_s = 0.0
         self.done = 0
-        self.total: int | None = None
+        self.total = total
         if shown:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -498,7 +498,8 @@ class ProgressBar:
         if self._bar is not None:
             rate = records / max(time.monotonic() - self._started_at_s, 0.1)
             text = f"{counted(records, 'record')}, {rate:,.0f}/s"
-            self._bar.update(self._task, total=self.total, completed=self.done, records=text)
+            done = self.done or records
+            self._bar.update(self._task, total=self.total, completed=done, records=text)
 
     def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the chunks, and add their bytes to `done`."""
