@@ -179,6 +179,13 @@ def _source_documents(before: logs.Plan | None, plan: logs.Plan) -> list[dict[st
     ]
 
 
+def records_read(partitions: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return how many records a batch read from the partitions of its document; None if the plan
+    before it lacks one of them."""
+    records = [row["records"] for row in partitions]
+    return sum(records) if records and None not in records else None
+
+
 def _next_start_document(checkpoint: logs.Checkpoint) -> dict[str, Any]:
     """Return, for JSON, the batch and offsets with which the query starts when it is run again."""
     start = checkpoint.next_start()
@@ -248,9 +255,8 @@ def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         for partition in source["partitions"]:
             topics.setdefault(partition["topic"], []).append(partition)
         for topic, partitions in topics.items():
-            records = [row["records"] for row in partitions]  # None: a new partition
-            total = None if None in records else sum(records)
-            cells.append((*head, source["source"], topic, len(partitions), total, None))
+            records = records_read(partitions)
+            cells.append((*head, source["source"], topic, len(partitions), records, None))
         if not topics:
             cells.append((*head, source["source"], None, None, None, source["offset"]))
     return cells or [(*head, None, None, None, None, "unreadable")]

@@ -36,7 +36,7 @@ import typer
 from typer import Option
 
 from sparkkafka.cli import snapshots, tables
-from sparkkafka.cli.checkpoint import batch_documents
+from sparkkafka.cli.checkpoint import batch_documents, records_read
 from sparkkafka.cli.commands import session_of
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.top import Every, seconds_of_every
@@ -625,7 +625,7 @@ class Responses:
                 document["batches"].append(
                     {
                         **{name: row[name] for name in ("batch", "finished", "planned_ms")},
-                        "records": tables.sum_of(part["records"] for part in read),
+                        "records": records_read(read),
                         "topics": sorted({part["topic"] for part in read}),
                     }
                 )

@@ -212,8 +212,8 @@ def test_checkpoints_show_batches_and_lag(fake, tmp_path):
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     (tmp_path / "metadata").write_text(json.dumps({"id": query_id}))
-    for batch, end in enumerate((4, 10, 12)):
-        plan = f'v1\n{{"batchTimestampMs":{batch + 1}000}}\n{{"orders":{{"0":{end}}}}}'
+    for batch, ends in enumerate(('"0":4', '"0":10,"1":0', '"0":12,"1":0')):
+        plan = f'v1\n{{"batchTimestampMs":{batch + 1}000}}\n{{"orders":{{{ends}}}}}'
         (tmp_path / "offsets" / str(batch)).write_text(plan)
         if batch < 2:
             (tmp_path / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -227,6 +227,7 @@ def test_checkpoints_show_batches_and_lag(fake, tmp_path):
         "records": 2,
         "topics": ["orders"],
     }
+    assert [batch["records"] for batch in shown["batches"]] == [2, None, None]  # 1: a new partition
     assert shown["lag"] == 20  # the unfinished batch runs again
     assert (shown["partitions"]["total"], shown["errors"]) == (4, [])
     assert "is not the checkpoint of a query" in missing["errors"][0]
