@@ -231,6 +231,14 @@ def as_nullable(
     return leaf(arrow_type)
 
 
+def with_small_offsets(values: pa.Array) -> pa.Array:
+    """Return the values with strings and binaries of 32-bit offsets, at all levels, in place of
+    those of 64 bits."""
+    small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    target = as_nullable(values.type, lambda leaf: small.get(leaf, leaf))
+    return values if target == as_nullable(values.type) else values.cast(target)
+
+
 def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:
     """Return the indexes of keys that come again later in the same map. `counts`: how many keys
     each map has."""

@@ -24,7 +24,7 @@ from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaErro
 from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import framings
-from sparkkafka.schemas.arrays import as_type, spread
+from sparkkafka.schemas.arrays import as_type, spread, with_small_offsets
 from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
 from sparkkafka.schemas.envelopes import decode as envelopes
@@ -512,6 +512,9 @@ class ColumnEncoder:
         """Return (payloads, headers) of a batch's values; a null value gives a null payload. Raises
         ValueRowError, with the row in the batch, for a value that the schema does not allow."""
         plan = self.plan
+        if plan.format != kinds.AVRO:  # which takes both
+            # With spark.sql.execution.arrow.useLargeVarTypes, offsets have 64 bits.
+            values = with_small_offsets(values)
         if self._encoder is None or self._encoder[0] != values.type:
             encoder = format_module(plan.format).encoder(
                 plan.schema, values.type, message=plan.writer.message

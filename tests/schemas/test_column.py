@@ -25,6 +25,7 @@ from sparkkafka.schemas.column import (
     ColumnEncoder,
     ColumnPlan,
     EncodePlan,
+    format_module,
 )
 from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.protobuf import format as protobuf
@@ -407,6 +408,23 @@ def test_what_cannot_be_written() -> None:
     encoder = ColumnEncoder(EncodePlan("value", AVRO, NO_FRAMING, READER))
     with pytest.raises(EncodeError, match=r"column value, row 11 of this task: field a"):
         encoder.encode(values, None, 10)
+
+
+@pytest.mark.parametrize("name", [AVRO, JSON, PROTOBUF])
+def test_texts_with_offsets_of_64_bits_are_written(name: str) -> None:
+    """As Spark has them with spark.sql.execution.arrow.useLargeVarTypes."""
+
+    def column_of(text: pa.DataType, data: pa.DataType) -> pa.Array:
+        fields = [("s", text), ("l", pa.list_(text)), ("m", pa.map_(text, text)), ("b", data)]
+        rows = [{"s": "a", "l": ["x"], "m": [("k", "v")], "b": b"z"}, None]
+        return pa.array(rows, pa.struct(fields))
+
+    small = column_of(pa.string(), pa.binary())
+    schema = format_module(name).schema_of(small.type, "M")
+    encoder = ColumnEncoder(EncodePlan("value", name, NO_FRAMING, schema))
+    expected, _ = encoder.encode(small, None)
+    written, _ = encoder.encode(column_of(pa.large_string(), pa.large_binary()), None)
+    assert written.equals(expected) and written[0].as_py()
 
 
 # --- words --------------------------------------------------------------------------------------
