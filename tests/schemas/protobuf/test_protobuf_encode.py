@@ -263,6 +263,22 @@ def test_what_lies_in_memory_at_a_null_is_not_written(
     assert written == [b"", expected, b""] and expected
 
 
+def test_durations_are_those_of_protobuf_s_own() -> None:
+    text = schema(
+        "message M { google.protobuf.Duration a = 1; }",
+        head='import "google/protobuf/duration.proto";',
+    )
+    micros = [0, 1, -1, 1_000_000, -1_000_000, 1_500_000, -1_500_000, -999_999]
+    durations = pa.array(micros, pa.duration("us"))
+    values = pa.StructArray.from_arrays([durations], ["a"])
+    message = oracle.Oracle(text, "M").message
+    for row, number in zip(protobuf.encoder(text, values.type).encode(values), micros, strict=True):
+        found = message.FromString(row.as_py()).a
+        expected = type(found)()
+        expected.FromMicroseconds(number)
+        assert found == expected
+
+
 def test_small_integers_enum_numbers_and_local_times() -> None:
     text = schema(
         "message M { int32 a = 1; sint64 b = 2; E c = 3; google.protobuf.Timestamp d = 4; "
