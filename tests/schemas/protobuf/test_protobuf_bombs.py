@@ -161,6 +161,32 @@ def test_messages_that_take_too_much_as_columns_are_a_bad_row(
     assert decoded.values[1].as_py()["s"] == "ok"
 
 
+def test_empty_rows_of_many_columns_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "BASE_BUDGET", 100_000)
+    fields = "".join(f"int64 f{number} = {number}; " for number in range(1, 1001))
+    decoder = protobuf.decoder(
+        Schema(PROTOBUF, f'syntax = "proto3"; message M {{ {fields} }}'), None, None
+    )
+    with pytest.raises(values.TooManyRowsError):
+        decoder.decode(pa.array([b""] * 100))
+    assert len(decoder.decode(pa.array([b""] * 5)).values) == 5
+
+
+def test_a_json_text_that_takes_too_much_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "BASE_BUDGET", 0)
+    fields = f"bool {'x' * 255} = 1; repeated M ms = 2;"
+    text = Schema(PROTOBUF, f'syntax = "proto3"; message M {{ {fields} }}')
+    decoder = protobuf.decoder(text, None, pa.struct([("ms", pa.list_(pa.string()))]))
+    element = b"\x12\x02\x08\x01"
+    large = b"\x12\xa0\x1f" + element * 1000
+    decoded = decoder.decode(pa.array([large]))
+    assert decoded.reasons == (
+        "field ms: its JSON text takes too much memory for the size of the payload",
+    )
+    with pytest.raises(values.TooManyRowsError):
+        decoder.decode(pa.array([large, element]))
+
+
 def test_fields_in_any_order_and_unknown_ones_between() -> None:
     truth = oracle.Oracle(TEXT, "M")
     message = truth.message(id=3, s="x", packed=[1, 300], plain=[-1, 2], texts=["a", "b"])
