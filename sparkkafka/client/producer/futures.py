@@ -38,6 +38,8 @@ _FAILED = -3  # it failed: -3 for the first `Failure` of its `TopicRecords`, -4 
 ALL = -1
 """In place of a record's index: all records."""
 
+_NO_OFFSETS, _NO_PARTITIONS = np.zeros(0, np.int64), np.zeros(0, np.int32)
+
 Indexes = NDArray[np.int64] | range
 """Indexes of records that are queued together, from 0."""
 
@@ -268,8 +270,9 @@ class TopicRecords:
         self.numbers: Indexes | list[int] = range(0)
         self.topic = topic
         self.times_ms: NDArray[np.int64]
-        self._offsets: NDArray[np.int64] | None = None  # or PENDING, or which failure: see _FAILED
-        self._partitions: NDArray[np.int32]
+        # Both are empty before `begin`.
+        self._offsets: NDArray[np.int64] = _NO_OFFSETS  # or PENDING, or which failure: see _FAILED
+        self._partitions: NDArray[np.int32] = _NO_PARTITIONS
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
         self.waiters: dict[int, Any] = {}
@@ -301,8 +304,6 @@ class TopicRecords:
 
     def pending_indexes(self) -> NDArray[np.int64]:
         """Return the indexes of records without an outcome."""
-        if self._offsets is None:
-            return np.zeros(0, np.int64)
         return np.flatnonzero(self._offsets == PENDING)
 
     def errors(self) -> list[KafkaError]:
@@ -323,18 +324,15 @@ class TopicRecords:
         """Set the outcome of records that were written one behind the other, the first one at
         `first_offset`. The offset is -1 if the broker did not return it, the time -1 unless the
         topic has LogAppendTime."""
-        offsets = self._offsets
-        if offsets is None:
-            raise RuntimeError("acknowledged before it began")
         selector = _as_selector(indexes)
         self._partitions[selector] = tp.partition
         if log_append_time_ms >= 0:
             self.times_ms[selector] = log_append_time_ms
         # The offset last: it marks a record as done.
         if first_offset < 0 or len(indexes) == 1:
-            offsets[selector] = max(first_offset, NO_OFFSET)
+            self._offsets[selector] = max(first_offset, NO_OFFSET)
         else:
-            offsets[selector] = np.arange(first_offset, first_offset + len(indexes))
+            self._offsets[selector] = np.arange(first_offset, first_offset + len(indexes))
         self._complete(indexes)
 
     def failed(
@@ -347,16 +345,13 @@ class TopicRecords:
     ) -> None:
         """Set the outcome of records that failed with this error. `messages` are the broker's about
         single records, by index; `partition` is -1 if none was chosen."""
-        offsets = self._offsets
-        if offsets is None:
-            raise RuntimeError("failed before it began")
         if not len(indexes):
             return
         failure = Failure(error, len(indexes), messages)
         self._failures.append(failure)
         selector = _as_selector(indexes)
         self._partitions[selector] = partition
-        offsets[selector] = _FAILED - (len(self._failures) - 1)  # the index of this failure
+        self._offsets[selector] = _FAILED - (len(self._failures) - 1)  # the index of this failure
         self.notifier.add_failure(failure)
         self._complete(indexes)
 
@@ -389,12 +384,11 @@ class TopicRecords:
         if index == ALL:
             return self.pending_count == 0
         offsets = self._offsets
-        return offsets is not None and int(offsets[index]) != PENDING
+        return len(offsets) > 0 and int(offsets[index]) != PENDING
 
     def _failure_of(self, index: int) -> Failure | None:
-        """Return the failure that a record is part of; None if it is pending or written."""
-        offsets = self._offsets
-        code = PENDING if offsets is None else int(offsets[index])  # an offset, or see _FAILED
+        """Return the failure that a record, which is done, is part of; None if it is written."""
+        code = int(self._offsets[index])  # an offset, or see _FAILED
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
     def error_of(self, index: int) -> KafkaError | None:
@@ -415,14 +409,13 @@ class TopicRecords:
 
     def metadata_of(self, index: int) -> RecordMetadata:
         """Return where a record was written; it must be done, and not have failed."""
-        offset = int(self._offsets[index]) if self._offsets is not None else NO_OFFSET
-        partition, time_ms = int(self._partitions[index]), int(self.times_ms[index])
-        return RecordMetadata(self.topic, partition, offset, time_ms)
+        partition, offset = int(self._partitions[index]), int(self._offsets[index])
+        return RecordMetadata(self.topic, partition, offset, int(self.times_ms[index]))
 
     def each_metadata(self, indexes: Indexes) -> Iterator[RecordMetadata] | None:
         """Return the metadata of each of these records, which got their outcome together: where it
         was written. None if they failed."""
-        if self._offsets is None or self._failure_of(int(indexes[0])) is not None:
+        if self._failure_of(int(indexes[0])) is not None:
             return None
         selector = _as_selector(indexes)
         return map(  # RecordMetadata(*row) without its __new__, which is Python code
@@ -446,8 +439,6 @@ class TopicRecords:
 
     def failed_records(self) -> Iterator[RecordFailure]:
         """Yield each record that failed, in order; the user has seen it from here on."""
-        if self._offsets is None:
-            return
         for index in np.flatnonzero(self._offsets <= _FAILED).tolist():
             failure = self._failures[_FAILED - int(self._offsets[index])]
             number, partition = int(self.numbers[index]), int(self._partitions[index])
@@ -456,9 +447,8 @@ class TopicRecords:
     def offsets(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the partition and the offset of each record; PENDING or less is the offset of a
         record that is not written."""
-        if self._offsets is None:
-            return np.zeros(0, np.int32), np.zeros(0, np.int64)
-        return self._partitions, self._offsets
+        offsets = self._offsets  # first: `begin` sets it last
+        return self._partitions[: len(offsets)], offsets
 
     def add_callback(self, index: int, callback: Callable[[Any], object], handle: Any) -> None:
         """Call `callback(handle)` when the record is done (`ALL`: all are): in the I/O thread, or
