@@ -106,11 +106,12 @@ from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.producer.producer_records import InputRows
 from sparkkafka.client.producer.partitioner import Partitioner
+from sparkkafka.config.options import ProducerOptions
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
 columns = InputColumns(key=0, value=1, partition=2, topic=3, headers=4)
-router = Partitioner(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
+router = Partitioner(ProducerOptions(), lambda names: dict.fromkeys(names, 3), sticky_bytes=100)
 columns_of_a_read = default_columns(True)
 rows = 0
 partitioned = router.partition_rows(InputRows.of(batch, columns), 1000)

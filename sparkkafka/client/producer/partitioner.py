@@ -39,6 +39,8 @@ from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
 ROWS_OF = "this task"  # errors say "row 7 of this task"
+MIN_STICKY_BYTES = 2**14
+"""Java's default batch: a run of rows for each tiny batch would cost far more."""
 STICKY_RECORD_BYTES = 16
 """The bytes that a record counts in addition to its value, so that tombstones also count."""
 
@@ -62,28 +64,35 @@ class PartitionedRecords(NamedTuple):
 class Partitioner:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
-    `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
-    `known_topic` has the metadata of one topic (None: not known), `pick` returns a random number
-    below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it has no
-    rule fill one partition up to about `sticky_bytes`, then the next (sticky partitioning as in
-    KIP-794, but in a fixed order from a random start, so that few batches spread evenly); with
-    round_robin each row goes to the next. As in Java, partitions without a leader get no such rows.
+    `partition_counts`, which `partition_rows` needs, looks up the number of partitions of topics
+    (and raises for unknown ones). `known_topic` has the metadata of one topic (None: not known),
+    `pick` returns a random number below its argument.
+
+    Rows for which the option partitioner.class has no rule fill one partition up to about
+    `sticky_bytes`, then the next (sticky partitioning as in KIP-794, but in a fixed order from a
+    random start, so that few batches spread evenly); with round_robin each row goes to the next. As
+    in Java, partitions without a leader get no such rows. The default of `sticky_bytes` is for the
+    rows of a task: 1 MiB, since rows that are encoded together cost less, but 8 batches if
+    batch.size is small, so that little data is spread as well.
     """
 
     def __init__(
         self,
-        partition_counts: Callable[[list[str]], Mapping[str, int]],
-        *,
-        sticky_bytes: int,
-        pick: Callable[[int], int],
-        partitioner: str = "murmur2_random",
+        options: ProducerOptions,
+        partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
         known_topic: Callable[[str], TopicMetadata | None] = lambda name: None,
+        sticky_bytes: int | None = None,
+        pick: Callable[[int], int] = random.randrange,
     ) -> None:
+        partitioner = RANDOM if options.partitioner_ignore_keys else options.partitioner
+        if sticky_bytes is None:
+            batch_size = options.batch_size
+            sticky_bytes = max(MIN_STICKY_BYTES, batch_size, min(2**20, 8 * batch_size))
         self._partition_counts = partition_counts
         self._known_topic = known_topic
         self._rule = KEY_RULES.get(partitioner)
         self._is_round_robin = partitioner == ROUND_ROBIN
-        self._sticky_bytes = max(1, sticky_bytes)
+        self._sticky_bytes = sticky_bytes
         self._pick = pick
         # By topic: its partitions; the bytes of rows without a rule so far, and with round_robin
         # their number; the partition of the first of them.
@@ -92,30 +101,6 @@ class Partitioner:
         self._round_robin_counts: dict[str, int] = {}
         self._first_partitions: dict[str, int] = {}
         self._seen_rows = 0  # those of earlier batches, for row numbers in errors
-
-    @classmethod
-    def of(
-        cls,
-        options: ProducerOptions,
-        partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
-        known_topic: Callable[[str], TopicMetadata | None] = lambda name: None,
-        sticky_bytes: int | None = None,
-    ) -> Partitioner:
-        """Return a partitioner for the settings of a producer. `partition_rows` needs
-        `partition_counts`. `sticky_bytes` go to the sticky partition before it changes; the default
-        is that for the rows of a task."""
-        if sticky_bytes is None:
-            # 1 MiB, since rows that are encoded together cost less. If batch.size is small it is 8
-            # batches, so that little data is spread as well.
-            sticky_bytes = max(options.batch_size, min(2**20, 8 * options.batch_size))
-        # Java's default batch is the least: a run of rows for each tiny batch costs far more.
-        return cls(
-            partition_counts,
-            sticky_bytes=max(2**14, sticky_bytes),
-            pick=random.randrange,
-            partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
-            known_topic=known_topic,
-        )
 
     def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
         """Check a task's rows and sort them by topic, in the order in which topics appear, and by
@@ -379,10 +364,9 @@ class RecordPartitioner:
         self._batch_size = settings.producer.batch_size
         # A quarter of a batch: a service may send little for long, which should not all be in one
         # partition.
-        self._partitioner = Partitioner.of(
-            settings.producer,
-            known_topic=cluster.known_topic,
-            sticky_bytes=settings.producer.batch_size // 4,
+        sticky_bytes = max(MIN_STICKY_BYTES, self._batch_size // 4)
+        self._partitioner = Partitioner(
+            settings.producer, known_topic=cluster.known_topic, sticky_bytes=sticky_bytes
         )
 
     def partition(self, records: TopicRecords, count: int) -> Iterator[AppendedRun]:

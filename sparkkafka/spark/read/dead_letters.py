@@ -128,9 +128,7 @@ class DeadLetters(ExitStack):
         self._cluster = self.enter_context(Cluster(options.client, for_task=True))
         producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
-        self._partitioner = Partitioner.of(
-            producer, self._partition_counts, self._cluster.known_topic
-        )
+        self._partitioner = Partitioner(producer, self._partition_counts, self._cluster.known_topic)
 
     def write(
         self, tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]

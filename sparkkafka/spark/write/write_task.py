@@ -100,7 +100,7 @@ class _TaskWriter:
     ) -> None:
         self._producer = producer
         self._columns = columns
-        self._partitioner = Partitioner.of(
+        self._partitioner = Partitioner(
             options.producer,
             lambda topics: partition_counts(cluster, options, topics),
             cluster.known_topic,

@@ -20,7 +20,7 @@ from sparkkafka.client.producer.producer_records import InputRows, row_times_ms
 from sparkkafka.client.producer.sender import ProducerMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import PARTITIONERS
-from sparkkafka.config.options import parse_write_options
+from sparkkafka.config.options import ProducerOptions, parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, sliced
 from sparkkafka.protocol.partitioning import KEY_RULES
@@ -43,10 +43,10 @@ def router(
     sticky_bytes: int = 1000, counts: dict[str, int] = COUNTS, partitioner: str = "murmur2_random"
 ) -> Partitioner:
     return Partitioner(
+        ProducerOptions(partitioner=partitioner),
         lambda names: {n: counts[n] for n in names},
         sticky_bytes=sticky_bytes,
         pick=lambda n: n - 1,
-        partitioner=partitioner,
     )
 
 
@@ -367,6 +367,7 @@ def metadata_of(topic: str, leaders: tuple[int, ...]) -> TopicMetadata:
 def test_partitions_that_the_metadata_show_later_get_rows() -> None:
     known: dict[str, TopicMetadata | None] = {"a": None}
     some = Partitioner(
+        ProducerOptions(),
         lambda names: {n: 2 for n in names},
         sticky_bytes=1,
         pick=lambda n: 0,
@@ -495,7 +496,7 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
         requests.append(list(names))
         return {name: COUNTS[name] for name in names}
 
-    some = Partitioner(counts, sticky_bytes=1, pick=lambda n: 0)
+    some = Partitioner(ProducerOptions(), counts, sticky_bytes=1, pick=lambda n: 0)
     with pytest.raises(EncodeError) as caught:
         route(some, rows([b""] * 3, topics=["a", "b", "b"], partitions=[3, 2, partition]), 0)
     assert f"partition {partition} of topic b does not exist: it has partitions 0 to 2" in str(
@@ -508,7 +509,7 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
 def test_partitions_added_meanwhile_are_found() -> None:
     counts = {"a": 1}
     some = Partitioner(
-        lambda names: {n: counts[n] for n in names}, sticky_bytes=1, pick=lambda n: 0
+        ProducerOptions(), lambda names: {n: counts[n] for n in names}, sticky_bytes=1
     )
     routed(some, rows([b""]))
     counts["a"] = 2
