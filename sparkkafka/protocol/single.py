@@ -97,10 +97,7 @@ def encode_batch(
         raise EncodeError(f"a batch cannot hold {what}")
     (batch,) = encoded
     parts = batch_parts(
-        batch.payload,
-        record_count=batch.record_count,
-        base_timestamp=batch.base_timestamp,
-        max_timestamp=batch.max_timestamp,
+        batch,
         codec=codec,
         level=level,
         producer_id=producer_id,

@@ -119,7 +119,7 @@ low = 0
 for tp, high in zip(partitioned.tps, partitioned.run_ends):
     data = b""
     for encoded in encode_batches(sliced(partitioned.columns, low, high), max_batch_bytes=1000):
-        data += b"".join(batch_parts(**encoded._asdict()))
+        data += b"".join(batch_parts(encoded))
     low = high
     shaper = read_task.BatchShaper(tp, columns_of_a_read)
     decoded = decode_batches(split_batches(data), Selection(0, 10))

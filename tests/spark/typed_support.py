@@ -68,7 +68,7 @@ class Topics:
             np.full(len(values), 1_700_000_000_000, np.int64),
         )
         for batch in encode_batches(columns, max_batch_bytes=2**20):
-            data = b"".join(batch_parts(**batch._asdict()))
+            data = b"".join(batch_parts(batch))
             self.cluster.append(topic, partition, data, assign_offsets=True)
 
     def options(self, topic: str, **more: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from crc32c import crc32c
 
 from sparkkafka.protocol.constants import LOG_APPEND_TIME_FLAG, NO_LEADER_EPOCH
-from sparkkafka.protocol.records.batches import CONTROL_FLAG, HEADER, batch_parts
+from sparkkafka.protocol.records.batches import CONTROL_FLAG, HEADER, EncodedBatch, batch_parts
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 
@@ -15,6 +15,8 @@ def build_batch(
     payload: BytesLike,
     *,
     record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
     control: bool = False,
     log_append_time: bool = False,
     last_offset_delta: int | None = None,
@@ -24,7 +26,8 @@ def build_batch(
     """Header and records in one piece; other arguments as of `batch_parts`. Only brokers write
     control batches, LogAppendTime and leader epochs; only compaction leaves fewer records than
     offsets."""
-    front, records = batch_parts(payload, record_count=max(record_count, 1), **fields)
+    encoded = EncodedBatch(memoryview(payload), max(record_count, 1), base_timestamp, max_timestamp)
+    front, records = batch_parts(encoded, **fields)
     header = list(HEADER.unpack(front))
     header[2] = partition_leader_epoch
     header[5] |= CONTROL_FLAG * control | LOG_APPEND_TIME_FLAG * log_append_time

@@ -48,8 +48,8 @@ from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.producer.futures import RecordSlice, split_slices
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, PartitionOutcome
-from sparkkafka.protocol.columns.encode import EncodedBatch
 from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from sparkkafka.protocol.records.batches import EncodedBatch
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 SEQUENCE_LIMIT = 1 << 31

@@ -30,7 +30,6 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 from sparkkafka.protocol.columns.encode import (
-    EncodedBatch,
     RecordColumns,
     RecordFields,
     encode_records,
@@ -39,6 +38,7 @@ from sparkkafka.protocol.columns.encode import (
 )
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records.arrow import BATCH_POOL
+from sparkkafka.protocol.records.batches import EncodedBatch
 
 # --- records by topic: what `send` appends to ----------------------------------------------------
 

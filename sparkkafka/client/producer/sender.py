@@ -51,7 +51,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     counted,
 )
-from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
+from sparkkafka.protocol.columns.encode import split_encoded
 from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
@@ -61,7 +61,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from sparkkafka.protocol.records.batches import batch_parts
+from sparkkafka.protocol.records.batches import EncodedBatch, batch_parts
 from sparkkafka.protocol.records.compression import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import uuid_of
 
@@ -575,10 +575,7 @@ class Sender:
             if self._options.enable_idempotence:
                 queue.assign_sequence(batch)
             batch.wire = batch_parts(
-                batch.encoded.payload,
-                record_count=batch.encoded.record_count,
-                base_timestamp=batch.encoded.base_timestamp,
-                max_timestamp=batch.encoded.max_timestamp,
+                batch.encoded,
                 codec=self._codec,
                 level=self._options.compression_level,
                 producer_id=queue.producer_id,

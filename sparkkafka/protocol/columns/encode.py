@@ -37,7 +37,7 @@ from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.records.batches import EncodedBatch, RecordBatch
 from sparkkafka.protocol.records.legacy import MAGIC_V2
 from sparkkafka.protocol.records.varint_columns import Ints, encode_words, widths, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes, varint_size, zigzag_bytes
@@ -72,15 +72,6 @@ class RecordColumns(NamedTuple):
 
 RecordFields: TypeAlias = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]
 """One record to write: key, value, headers, and timestamp in milliseconds since 1970."""
-
-
-class EncodedBatch(NamedTuple):
-    """The uncompressed records of one batch, and the fields of its header."""
-
-    payload: bytes | memoryview
-    record_count: int
-    base_timestamp: int
-    max_timestamp: int
 
 
 def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[EncodedBatch]:

@@ -196,6 +196,16 @@ class RecordBatch(NamedTuple):
         return out
 
 
+class EncodedBatch(NamedTuple):
+    """The uncompressed records of one batch to write, and the fields of its header. Timestamps are
+    in milliseconds."""
+
+    payload: bytes | memoryview
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
 def split_batches(
     data: BytesLike,
     *,
@@ -355,11 +365,8 @@ def at_offset(
 
 
 def batch_parts(
-    payload: BytesLike,
+    batch: EncodedBatch,
     *,
-    record_count: int,
-    base_timestamp: int,
-    max_timestamp: int,
     codec: Codec = Codec.NONE,
     level: int | None = None,
     producer_id: int = constants.NO_PRODUCER_ID,
@@ -368,15 +375,17 @@ def batch_parts(
     transactional: bool = False,
     base_offset: int = 0,
 ) -> tuple[bytes, BytesLike]:
-    """Build a producer's batch: (its header, the records to send, which are `payload` itself, not
+    """Build a producer's batch: (its header, the records to send, which are the payload itself, not
     copied, or what compression made of it). Neither is changed afterwards.
 
     The offset deltas of the records are 0 to `record_count - 1`. If compression does not make the
     payload smaller, it is sent uncompressed, as in librdkafka: so no batch is larger than its
-    payload and 61 bytes, and size limits can be kept before compression. Timestamps are in ms.
+    payload and 61 bytes, and size limits can be kept before compression.
 
     Raises EncodeError for values that the header cannot hold.
     """
+    payload: BytesLike
+    payload, record_count, base_timestamp, max_timestamp = batch
     if codec is not Codec.NONE:
         packed = compression.compress(codec, payload, level)
         if len(packed) < len(payload):

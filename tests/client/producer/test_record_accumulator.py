@@ -17,12 +17,12 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.encode import (
-    EncodedBatch,
     RecordColumns,
     _as_record_batch,
     run_sizes,
 )
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.protocol.records.batches import EncodedBatch
 from tests.client.support import settings
 from tests.support.options import parse_producer_options
 

@@ -14,7 +14,6 @@ from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.encode import (
     MAX_BATCH_BYTES,
-    EncodedBatch,
     RecordColumns,
     RecordFields,
     encode_batches,
@@ -25,7 +24,7 @@ from sparkkafka.protocol.columns.encode import (
     sliced,
     split_encoded,
 )
-from sparkkafka.protocol.records.batches import split_batches
+from sparkkafka.protocol.records.batches import EncodedBatch, split_batches
 from tests.protocol.record_cases import (
     NOW,
     contents,

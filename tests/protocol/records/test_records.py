@@ -553,9 +553,11 @@ def test_level_is_passed_on() -> None:
     ids=str,
 )
 def test_values_that_the_header_cannot_hold(fields: dict[str, int]) -> None:
-    arguments = {"record_count": 1, "base_timestamp": 0, "max_timestamp": 0} | fields
+    encoded = batches.EncodedBatch(b"1234567", record_count=1, base_timestamp=0, max_timestamp=0)
+    own = {name: value for name, value in fields.items() if name in encoded._fields}
+    others: dict[str, Any] = {name: value for name, value in fields.items() if name not in own}
     with pytest.raises(EncodeError):
-        batches.batch_parts(b"1234567", **arguments)
+        batches.batch_parts(encoded._replace(**own), **others)
 
 
 def test_header_constants() -> None:
