@@ -207,18 +207,6 @@ class _LoopProducer(Producer):
         self.checks: Iterator[bool] = repeat(True)
         """Whether the next call of `drain` checks the memory and the time."""
 
-    def bind(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_outcome: Callable[[TopicRecords, Indexes], None],
-        on_freed: Callable[[], object],
-    ) -> None:
-        """Bind to a loop. The I/O thread calls `on_outcome` for completed records, and `on_freed`
-        when memory is free again."""
-        self._notifier.loop = loop
-        self._notifier.on_outcome = on_outcome
-        self._buffer.on_freed = on_freed
-
     def _wake(self, records: AppendedRecords) -> None:
         """Wake the I/O thread soon, or immediately if a batch is full."""
         is_full = records.size_bytes >= self._buffer.wake_bytes
@@ -284,11 +272,9 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             # Weak: they lead to tasks that await records, and so to this object, which the I/O
             # thread would keep alive if the loop is closed before these tasks run again.
             outcomes, freed = weakref.ref(self._outcomes), weakref.ref(self._freed)
-            self._client.bind(
-                loop,
-                partial(_put_outcomes, loop, outcomes),
-                lambda: (event := freed()) and call_soon(loop, event.set),
-            )
+            notifier = self._client._notifier
+            notifier.loop, notifier.on_outcome = loop, partial(_put_outcomes, loop, outcomes)
+            self._buffer.on_freed = lambda: (event := freed()) and call_soon(loop, event.set)
             self._loop, self._thread_id = loop, threading.get_ident()
             self._drained = loop.create_future()
             self._drained.set_result(None)
