@@ -374,7 +374,6 @@ class Producer(ClientBase):
         Raises TransactionError if it is called in a wrong order, BrokerError, KafkaTimeoutError
         after `timeout_s` (max.block.ms by default).
         """
-        deadline_of(timeout_s)
         self._transactions_for("init_transactions").init_transactions(timeout_s)
 
     def begin_transaction(self) -> None:
@@ -423,7 +422,6 @@ class Producer(ClientBase):
         consumer is not in its group), UnsupportedVersionError for a member before Kafka 2.5,
         KafkaTimeoutError.
         """
-        deadline_of(timeout_s)
         manager = self._transactions_for("send_offsets_to_transaction")
         manager.send_offsets_to_transaction(offsets, group, timeout_s)
 

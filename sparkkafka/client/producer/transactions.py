@@ -718,10 +718,10 @@ class TransactionManager(ProducerTransaction):
         ends their transaction. Raises TransactionError for a second call, KafkaTimeoutError, and a
         BrokerError after which the producer is of no use."""
         name = "init_transactions"
+        deadline = self._deadline(timeout_s)
         with self._buffer.lock:
             if self.state is not State.UNINITIALIZED:
                 raise TransactionError(f"{name}: it was called before; once is enough")
-        deadline = self._deadline(timeout_s)
         self._call(lambda: self._init(deadline), deadline, name, _fatal_if_final)
         self._transition(State.READY)
 
@@ -799,13 +799,13 @@ class TransactionManager(ProducerTransaction):
         """Commit offsets of a group (the next ones to read) as a part of the transaction. `group`
         is the consumer's membership, or only the name of its group."""
         name = "send_offsets_to_transaction"
+        deadline = self._deadline(timeout_s)
         member = _group_metadata(group)
         stored = offsets_to_commit(offsets, f"{name}: offsets")
         with self._buffer.lock:
             self._require_state({State.IN_TRANSACTION}, name)
         if not stored:
             return
-        deadline = self._deadline(timeout_s)
 
         def commit_offsets() -> None:
             """Add the group to the transaction, and commit the offsets in it."""
