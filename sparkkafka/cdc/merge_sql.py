@@ -147,12 +147,16 @@ class Merge:
         text = _text(SEPARATOR + column + SEPARATOR)
         return f"replace(_s.{UNAVAILABLE}, {text}, '') <> _s.{UNAVAILABLE}"
 
+    def previous(self, column: str) -> str:
+        """Return the SQL of the column's value before a change."""
+        return f"t.{self.name(column)}"
+
     def value(self, column: str) -> str:
-        """Return the SQL of the column's new value. A value that was not sent is kept."""
-        name = self.name(column)
+        """Return the SQL of the column's new value: the previous one if the change lacks it."""
+        value = f"_s.{self.name(column)}"
         if column not in self.unsent_columns:
-            return f"_s.{name}"
-        return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE _s.{name} END"
+            return value
+        return f"CASE WHEN {self.lacks(column)} THEN {self.previous(column)} ELSE {value} END"
 
     # Spark
 
@@ -233,16 +237,21 @@ class Merge:
         )
 
     @property
+    def insert_changes(self) -> str:
+        """The INSERT of the new values of all changes of `_s`, to which conditions are added."""
+        values = ", ".join([*map(self.value, self.columns), f"_s.{POSITION}"])
+        return (
+            f"INSERT INTO {self.target} ({self.names(*self.columns, POSITION)})"
+            f" SELECT {values} FROM {self.changes} _s"
+        )
+
+    @property
     def upsert_rows(self) -> str:
         """The INSERT of the new rows, which updates rows that exist."""
-        columns = (*self.columns, POSITION)
-        values = ", ".join([*map(self.value, self.columns), f"_s.{POSITION}"])
-        changed = [column for column in columns if column not in self.keys]
+        changed = [column for column in (*self.columns, POSITION) if column not in self.keys]
         sets = ", ".join(f"{self.name(name)} = excluded.{self.name(name)}" for name in changed)
         return (
-            f"INSERT INTO {self.target} ({self.names(*columns)})"
-            f" SELECT {values} FROM {self.changes} _s"
-            f" LEFT JOIN {self.target} t ON {self.match('_s', 't')}"
+            f"{self.insert_changes} LEFT JOIN {self.target} t ON {self.match('_s', 't')}"
             f" WHERE NOT _s.{DELETED} AND NOT _s.{TRUNCATED}"
             f" AND {self.after_target} AND {self.after_deletes}"
             f" ON CONFLICT ({self.names(*self.keys)}) DO UPDATE SET {sets}"
@@ -349,19 +358,12 @@ class HistoryMerge(Merge):
             f" WHERE {self.match('_s', 't')} AND t.{POSITION} = _s.{POSITION})"
         )
 
-    def _previous(self, column: str) -> str:
+    def previous(self, column: str) -> str:
         """Return the SQL of the column's value in the version before a change."""
         return (
             f"(SELECT p.{self.name(column)} FROM {self.target} p WHERE {self.match('p', '_s')}"
             f" AND p.{POSITION}{self.collate} < _s.{POSITION} ORDER BY p.{POSITION} DESC LIMIT 1)"
         )
-
-    def value(self, column: str) -> str:
-        """Return the SQL for a column's new value: the previous one if the change lacks it."""
-        name = self.name(column)
-        if column not in self.unsent_columns:
-            return f"_s.{name}"
-        return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE _s.{name} END"
 
     @property
     def unknown_values(self) -> str:
@@ -371,18 +373,13 @@ class HistoryMerge(Merge):
             f"SELECT _s.{UNAVAILABLE}, {self.names(*self.keys, prefix='_s.')}"
             f" FROM {self.changes} _s"
             f" WHERE _s.{UNAVAILABLE} <> '' AND {self._is_new}"
-            f" AND (_s.{STARTED} OR {self._previous(POSITION)} IS NULL) LIMIT 1"
+            f" AND (_s.{STARTED} OR {self.previous(POSITION)} IS NULL) LIMIT 1"
         )
 
     @property
     def insert_versions(self) -> str:
         """The INSERT of the new versions, as yet without an end."""
-        columns = (*self.columns, POSITION)
-        values = ", ".join([*map(self.value, self.columns), f"_s.{POSITION}"])
-        return (
-            f"INSERT INTO {self.target} ({self.names(*columns)})"
-            f" SELECT {values} FROM {self.changes} _s WHERE {self._is_new}"
-        )
+        return f"{self.insert_changes} WHERE {self._is_new}"
 
     def end_versions(self, *, all_keys: bool) -> str:
         """Return the UPDATE that sets the ends of the changed keys' versions, or of all."""
