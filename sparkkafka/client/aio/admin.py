@@ -7,7 +7,6 @@ from typing import Any
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.aio.worker import AsyncClient, awaited
-from sparkkafka.client.metrics import Metrics
 
 
 class AsyncAdmin(AsyncClient[Admin]):
@@ -23,10 +22,6 @@ class AsyncAdmin(AsyncClient[Admin]):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(Admin(config))
-
-    def metrics(self) -> Metrics:
-        """Return metrics under Kafka's names, without a request (see `Admin.metrics`)."""
-        return self._client.metrics()
 
     async def close(self) -> None:
         """Close the connections, after the calls that tasks made before."""

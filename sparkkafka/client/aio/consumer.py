@@ -16,7 +16,6 @@ from sparkkafka.client.aio.worker import AsyncClient, Turn, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import MAX_WAIT_S, Deadline, seconds_of
-from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.share import ShareConsumer, ShareRecord
 from sparkkafka.errors import WakeupError
 
@@ -74,10 +73,6 @@ class _AsyncPollingClient(AsyncClient[C]):
         """Make the waiting `poll`, or else the next one, raise WakeupError."""
         self._has_wakeup = True
         self._client.wakeup()
-
-    def metrics(self) -> Metrics:
-        """Return metrics under Kafka's names, without a request (see `Consumer.metrics`)."""
-        return self._client.metrics()
 
     async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the client after the calls that run. If brokers do not answer these, perhaps

@@ -20,7 +20,6 @@ from typing import Any
 
 from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, Turn, Worker, awaited, call_soon
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
     OutcomeNotifier,
@@ -437,10 +436,6 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
 
     flush = awaited(Producer.flush)
     partitions_for = awaited(Producer.partitions_for)
-
-    def metrics(self) -> Metrics:
-        """Return metrics under Kafka's names, without a request (see `Producer.metrics`)."""
-        return self._client.metrics()
 
     # --- transactions -----------------------------------------------------------------------------
 

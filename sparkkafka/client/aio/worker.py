@@ -14,14 +14,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics import Metrics
 from sparkkafka.errors import KafkaError
 
 T = TypeVar("T")
@@ -357,7 +357,15 @@ async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]
     return await result if inspect.isawaitable(result) else result
 
 
-C = TypeVar("C", bound=AbstractContextManager[Any])
+class BlockingClient(Protocol):
+    """What AsyncClient needs of the client whose methods it runs in a thread."""
+
+    def __exit__(self, *exc_details: Any) -> None: ...
+
+    def metrics(self) -> Metrics: ...
+
+
+C = TypeVar("C", bound=BlockingClient)
 
 
 class AsyncClient(ClientBase, Generic[C]):
@@ -376,6 +384,11 @@ class AsyncClient(ClientBase, Generic[C]):
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<", "<Async", 1)
+
+    def metrics(self) -> Metrics:
+        """Return metrics under Kafka's names, without a request (see `metrics` of the blocking
+        client)."""
+        return self._client.metrics()
 
     async def __aenter__(self) -> Self:
         self._worker.bind()
