@@ -31,6 +31,11 @@ SIGNAL_BASE: Final = 128
 """A process that a signal ends has 128 + the signal's number as its exit code."""
 
 
+CLEANUP_S: Final = 10.0
+"""The time that a verb has to clean up after a signal. The exception that a signal handler raises
+can also be lost, in code that swallows exceptions (an import, a finalizer)."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (None: those of sys.argv) and return its exit code.
 
@@ -185,10 +190,9 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _on_signal(number: int, frame: object) -> None:
-    """End the verb by an exception, and the process if the verb takes longer than 10 s to clean up.
-    The exception can also be lost, in code that swallows exceptions (an import, a finalizer)."""
+    """End the verb by an exception, and the process if that takes longer than CLEANUP_S."""
     signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
-    timer = threading.Timer(10.0, os.kill, (os.getpid(), number))
+    timer = threading.Timer(CLEANUP_S, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()
     raise _Terminated(number)
