@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -133,13 +134,13 @@ def encode_plan(
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
     elif registry is not None and (column.schema_version is not None or formats.use_latest_version):
-        subject = _subject_of_write(column, topic, None)
+        subject = _WrittenSubject(registry, formats, column, _subject_of_write(column, topic, None))
         if column.schema_version is not None:
-            _check_latest_rules(registry, formats, column, subject)
-            registered = registry.version(subject, column.schema_version, column.format)
+            subject.check_latest_rules()
+            registered = registry.version(subject.name, column.schema_version, column.format)
         else:
-            registered = registry.latest(subject, column.format)
-        _check_rules(formats, column, subject, registered.schema)
+            registered = registry.latest(subject.name, column.format)
+        subject.check_rules(registered.schema)
         return _make_plan(column, source, registered.schema, registered)
     elif source is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
@@ -151,10 +152,10 @@ def encode_plan(
     plan = _make_plan(column, source, schema, None)  # checks the schema
     if registry is None or column.framing in (kinds.SINGLE_OBJECT, kinds.NO_FRAMING):
         return plan
-    subject = _subject_of_write(column, topic, schema)
-    _check_latest_rules(registry, formats, column, subject)  # before anything is registered
+    subject = _WrittenSubject(registry, formats, column, _subject_of_write(column, topic, schema))
+    subject.check_latest_rules()  # before anything is registered
     try:
-        registered = _register_or_look_up(registry, formats, column, subject, schema)
+        registered = subject.register_or_look_up(schema)
     except RegistryError as error:
         if error.status == 409 and column.schema is None:  # incompatible
             text = (
@@ -165,7 +166,7 @@ def encode_plan(
             )
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
-    _check_rules(formats, column, subject, registered.schema)
+    subject.check_rules(registered.schema)
     return _make_plan(column, source, schema, registered)
 
 
@@ -179,7 +180,11 @@ def _make_plan(
     None if it is not registered, so that payloads have no frame. Raises the errors of
     `encode_plan`."""
     message = _message_indexes(column, schema)
-    _check_type(column, schema, source, message)
+    if source is not None:
+        try:
+            format_module(column.format).encoder(schema, source, message=message)
+        except (OptionError, SchemaError) as error:  # which names the field
+            raise type(error)(f"column {column.column}: {error}") from error
     framing, writer = column.framing, WriterId(message=message)
     if framing == kinds.SINGLE_OBJECT:
         writer = WriterId(fingerprint(schema))
@@ -198,105 +203,86 @@ def _make_plan(
     return EncodePlan(column.column, column.format, framing, compiled, writer)
 
 
-def _check_latest_rules(
-    registry: RegistryClient, formats: FormatOptions, column: ColumnFormat, subject: str
-) -> None:
-    """Raises SchemaError if rules of the subject's latest version encrypt values: rows of a version
-    without rules would be in plain text beside the encrypted ones."""
-    try:
-        contract = registry.contract(subject)
-    except RegistryError as error:
-        if error.status != 403:
+class _WrittenSubject(NamedTuple):
+    """The subject `name` of a registry, with whose schemas a column is written."""
+
+    registry: RegistryClient
+    formats: FormatOptions
+    column: ColumnFormat
+    name: str
+
+    def check_latest_rules(self) -> None:
+        """Raises SchemaError if rules of the latest version encrypt values: rows of a version
+        without rules would be in plain text beside the encrypted ones."""
+        try:
+            contract = self.registry.contract(self.name)
+        except RegistryError as error:
+            if error.status != 403:
+                raise
+            return  # the user may only register; the response to that has the rules
+        if contract is not None and contract.encryption_rules(writes=True):
+            self.check_rules(self.registry.latest(self.name).schema)
+
+    def check_rules(self, schema: Schema) -> None:
+        """Raises SchemaError if rules of the schema would encrypt the values, unless the user
+        allows plain text. Warns of rules that are not run."""
+        rules = schema.contract.encryption_rules(writes=True) if schema.contract else ()
+        column = self.column.column
+        if rules and not self.formats.ignore_encryption_rules:
+            raise SchemaError(
+                f"subject {self.name} has rules that encrypt {encrypted_fields(schema, rules)}: "
+                f"{name_some(rules)}. No rules of a registry are run here, so column {column} "
+                "would be written in plain text: write it with Confluent's serializers, or set "
+                "ignoreEncryptionRules=true if plain text is meant"
+            )
+        warn_of_rules(column, schema, f"subject {self.name}", self.name, writes=True)
+
+    def register_or_look_up(self, schema: Schema) -> RegisteredSchema:
+        """Register the schema (autoRegister), or look it up. Raises OptionError if the subject does
+        not have the schema."""
+        registry, normalize = self.registry, self.formats.normalize_schemas
+        try:
+            if self.formats.auto_register_schemas:
+                return registry.register(self.name, schema, normalize=normalize)
+            registered = registry.lookup(self.name, schema, normalize=normalize)
+        except RegistryError as error:
+            if error.status is not None:  # some registries say only "unknown type" of a format
+                self._check_format()
             raise
-        return  # the user may only register; the response to that has the rules
-    if contract is not None and contract.encryption_rules(writes=True):
-        _check_rules(formats, column, subject, registry.latest(subject).schema)
+        if registered is None:
+            self._check_format()
+            raise OptionError(self._not_registered_message(schema))
+        return registered
 
+    def _check_format(self) -> None:
+        """Raises OptionError if the subject has schemas of another format."""
+        try:
+            latest = self.registry.latest(self.name)
+        except KafkaError:  # the caller reports its own error
+            return
+        there, column = latest.schema.format, self.column.column
+        if there != self.column.format:
+            raise OptionError(
+                f"the subject {self.name} has {there} schemas (version {latest.version}, the "
+                f"latest), and column {column} is written as {self.column.format}: set "
+                f"{column}Format={there}, or {column}Subject to another subject, or write to "
+                "another topic"
+            )
 
-def _check_rules(
-    formats: FormatOptions, column: ColumnFormat, subject: str, schema: Schema
-) -> None:
-    """Raises SchemaError if rules of the schema would encrypt the values, unless the user allows
-    plain text. Warns of rules that are not run."""
-    rules = schema.contract.encryption_rules(writes=True) if schema.contract else ()
-    if rules and not formats.ignore_encryption_rules:
-        raise SchemaError(
-            f"subject {subject} has rules that encrypt {encrypted_fields(schema, rules)}: "
-            f"{name_some(rules)}. No rules of a registry are run here, so column {column.column} "
-            "would be written in plain text: write it with Confluent's serializers, or set "
-            "ignoreEncryptionRules=true if plain text is meant"
+    def _not_registered_message(self, schema: Schema) -> str:
+        """Return the message for a schema that the subject lacks: what to do, and what makes it
+        incompatible."""
+        column = self.column.column
+        text = (
+            f"the subject {self.name} has no version with the schema of column {column}: set "
+            "auto.register.schemas=true to register it, use.latest.version=true to write the rows "
+            f"with the latest version, or {column}Schema to a schema that is registered"
         )
-    warn_of_rules(column.column, schema, f"subject {subject}", subject, writes=True)
-
-
-def _check_type(
-    column: ColumnFormat, schema: Schema, source: pa.DataType | None, message: tuple[int, ...]
-) -> None:
-    """Raise OptionError or SchemaError, which names the field, if rows of type `source` (None:
-    unknown) cannot be written with the schema."""
-    if source is None:
-        return
-    try:
-        format_module(column.format).encoder(schema, source, message=message)
-    except (OptionError, SchemaError) as error:
-        raise type(error)(f"column {column.column}: {error}") from error
-
-
-def _register_or_look_up(
-    registry: RegistryClient,
-    formats: FormatOptions,
-    column: ColumnFormat,
-    subject: str,
-    schema: Schema,
-) -> RegisteredSchema:
-    """Register the schema in its subject (autoRegister), or look it up there. Raises OptionError if
-    the subject does not have the schema."""
-    normalize = formats.normalize_schemas
-    try:
-        if formats.auto_register_schemas:
-            return registry.register(subject, schema, normalize=normalize)
-        registered = registry.lookup(subject, schema, normalize=normalize)
-    except RegistryError as error:
-        if error.status is not None:  # for another format some registries say only "unknown type"
-            _check_format(registry, column, subject)
-        raise
-    if registered is None:
-        _check_format(registry, column, subject)
-        raise OptionError(_not_registered_message(registry, column, subject, schema))
-    return registered
-
-
-def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) -> None:
-    """Raises OptionError if the subject has schemas of another format."""
-    try:
-        latest = registry.latest(subject)
-    except KafkaError:  # the caller reports its own error
-        return
-    there = latest.schema.format
-    if there != column.format:
-        name = column.column
-        raise OptionError(
-            f"the subject {subject} has {there} schemas (version {latest.version}, the latest), "
-            f"and column {name} is written as {column.format}: set {name}Format={there}, or "
-            f"{name}Subject to another subject, or write to another topic"
-        )
-
-
-def _not_registered_message(
-    registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema
-) -> str:
-    """Return the message for a schema that the subject lacks: what to do, and what makes it
-    incompatible."""
-    text = (
-        f"the subject {subject} has no version with the schema of column {column.column}: set "
-        "auto.register.schemas=true to register it, use.latest.version=true to write the rows with "
-        f"the latest version, or {column.column}Schema to a schema that is registered"
-    )
-    try:
-        messages = registry.incompatibilities(subject, schema)
-    except RegistryError:
-        return text
-    return f"{text}. It is not compatible: {'; '.join(messages)}" if messages else text
+        try:
+            messages = self.registry.incompatibilities(self.name, schema)
+        except RegistryError:
+            return text
+        return f"{text}. It is not compatible: {'; '.join(messages)}" if messages else text
 
 
 def _subject_of_write(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
