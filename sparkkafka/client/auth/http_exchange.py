@@ -7,6 +7,7 @@ since a request may contain a secret. No frame of a traceback has a secret in a 
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import socket
@@ -76,6 +77,23 @@ class HttpResponse(NamedTuple):
         is_cut = location.rfind("@") > location.find(parts.netloc) + len(parts.netloc)
         scheme = f"{parts.scheme}://" if parts.scheme else ""
         return f"{scheme}{host}" if host and not is_cut else ""
+
+
+def basic_header(user_info: str) -> Secret | None:
+    """Return the value of the header Authorization with a user and password; None for text that
+    UTF-8 cannot encode."""
+    try:
+        return Secret(f"Basic {base64.b64encode(user_info.encode()).decode()}")
+    except UnicodeEncodeError:  # the error's message has the secret
+        return None
+
+
+def describe_body(body: SecretBytes, expected: str) -> str:
+    """Return what a body is that is not the `expected` JSON, for an error."""
+    head = body.reveal()[:1000].lower()
+    if b"<html" in head or b"<!doctype" in head:
+        return "an HTML page"
+    return f"something other than {expected}" if body else "nothing"
 
 
 def exchange(

@@ -28,7 +28,7 @@ from datetime import UTC
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, HttpRequest, Server, exchange
+from sparkkafka.client.auth import http_exchange
 from sparkkafka.client.auth.tls import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, HttpUrl, parse_http_url
@@ -232,7 +232,7 @@ def fetch_token(settings: OAuthSettings, deadline: Deadline, once: bool = False)
 def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> Token:
     """Send one request for a token and read the response. Raises KafkaConnectionError if a retry
     may help, AuthenticationError if not."""
-    server = Server(
+    server = http_exchange.Server(
         name=str(endpoint),
         url=endpoint,
         tls=settings.tls,
@@ -243,13 +243,13 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         truststore_option=settings.options.trust,
         versions_option=settings.options.versions,
     )
-    request = HttpRequest(
+    request = http_exchange.HttpRequest(
         "POST",
         Secret(f"{endpoint.path}?{endpoint.query}" if endpoint.query else endpoint.path),
         _headers(settings),
         _body(settings),
     )
-    response = exchange(
+    response = http_exchange.exchange(
         server,
         request,
         deadline,
@@ -262,7 +262,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         if token is not None:
             return token
         if _parse_json_object(body) is None:
-            kind = _body_kind(body)
+            kind = http_exchange.describe_body(body, "a JSON object")
             raise AuthenticationError(f"{endpoint} answers with {kind}, not with a token")
         message = _error_message(body, settings)
         raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
@@ -273,7 +273,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
             f"set {settings.options.url} to the token endpoint itself"
         )
     message = _error_message(body, settings)
-    if status in RETRIABLE_STATUSES:
+    if status in http_exchange.RETRIABLE_STATUSES:
         raise KafkaConnectionError(f"{endpoint}: status {status}{message}")
     hint = ""
     if status in (400, 401, 403):
@@ -306,10 +306,7 @@ def _basic_authorization(settings: OAuthSettings) -> Secret | None:
     user, secret = settings.client_id, settings.client_secret.reveal()
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         user, secret = quote_plus(user), quote_plus(secret)
-    try:
-        return Secret(f"Basic {base64.b64encode(f'{user}:{secret}'.encode()).decode()}")
-    except UnicodeEncodeError:  # the error quotes the secret
-        return None
+    return http_exchange.basic_header(f"{user}:{secret}")
 
 
 def _body(settings: OAuthSettings) -> SecretBytes:
@@ -356,20 +353,11 @@ def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
     return response if isinstance(response, dict) else None
 
 
-def _body_kind(body: SecretBytes) -> str:
-    """Return a description of a response that is not a JSON object, for a message: "an HTML
-    page"."""
-    head = body.reveal()[:1000].lower()
-    if b"<html" in head or b"<!doctype" in head:
-        return "an HTML page"
-    return "something other than a JSON object" if body else "nothing"
-
-
 def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
     """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the response."""
     response = _parse_json_object(body)
     if response is None:
-        return f" with {_body_kind(body)}" if body else ""
+        return f" with {http_exchange.describe_body(body, 'a JSON object')}" if body else ""
     values = [response.get(name) for name in ("error", "error_description")]
     message = ": ".join(value for value in values if isinstance(value, str) and value)
     return f": {_redact(message, settings)}" if message else ""

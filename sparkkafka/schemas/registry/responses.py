@@ -114,14 +114,6 @@ def parse_json(body: SecretBytes) -> Any:
         raise ValueError("not JSON") from None
 
 
-def describe_body(body: SecretBytes) -> str:
-    """Return what an unexpected body is, for an error."""
-    head = body.reveal()[:1000].lower()
-    if b"<html" in head or b"<!doctype" in head:
-        return "an HTML page"
-    return "something other than JSON" if body else "nothing"
-
-
 def parse_error(body: SecretBytes) -> tuple[int | None, str]:
     """Return (error_code or None, message or "") of an error's body."""
     try:

@@ -8,7 +8,6 @@ a proxy's 404, a redirect). A registry's refusal is final.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -24,6 +23,8 @@ from sparkkafka.client.auth.http_exchange import (
     HttpRequest,
     HttpResponse,
     Server,
+    basic_header,
+    describe_body,
     exchange,
 )
 from sparkkafka.client.auth.oauth import TokenSource, token_source
@@ -208,7 +209,7 @@ class RestService:
         OptionError for credentials that no header can have."""
         options = self._options
         if self.settings.user_info:
-            basic = _basic_header(self.settings.user_info)
+            basic = basic_header(self.settings.user_info.reveal())
             if basic is None:
                 raise errors.OptionError(
                     f"{options.name_of('user_info')} has a character that UTF-8 cannot encode"
@@ -243,7 +244,7 @@ class RestService:
                 return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
                 raise errors.RegistryError(
-                    f"{here} answers the request for {what} with {responses.describe_body(body)}, "
+                    f"{here} answers the request for {what} with {describe_body(body, 'JSON')}, "
                     f"not JSON: is {self._options.name_of('url')} its own address, with its path?",
                     status=status,
                 ) from None
@@ -271,7 +272,10 @@ class RestService:
         code, message = responses.parse_error(body)
         if message:
             return code, f": {self.redactor.redact(message, 2000)}"
-        return code, f" with {responses.describe_body(body)}" if body and code is None else ""
+        return (
+            code,
+            f" with {describe_body(body, 'JSON')}" if body and code is None else "",
+        )
 
     def _advice_for(self, status: int, code: int | None) -> str:
         """Return what the message of an error with this status adds: what the user should check."""
@@ -361,14 +365,6 @@ def _retry_after_s(headers: HTTPMessage) -> float:
     except (ValueError, TypeError, OverflowError, IndexError):
         now_s = time.time()
     return min(max(0.0, at_s - now_s), _MAX_WAIT_S)
-
-
-def _basic_header(user_info: Secret) -> Secret | None:
-    """Return the value of the header Authorization; None for text that UTF-8 cannot encode."""
-    try:
-        return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
-    except UnicodeEncodeError:  # the error's message has the secret
-        return None
 
 
 def _bearer_header(token: Secret) -> Secret | None:
