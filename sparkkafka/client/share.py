@@ -132,10 +132,8 @@ class PolledRecords:
     `source` is the AcquiredPartition from which they came.
     """
 
-    def __init__(
-        self, tp: TopicPartition, source: AcquiredPartition, records: list[ShareRecord]
-    ) -> None:
-        self.tp = tp
+    def __init__(self, source: AcquiredPartition, records: list[ShareRecord]) -> None:
+        self.tp = source.tp
         self.source = source
         self._records = records
         self._offsets = np.array([record.offset for record in records], np.int64)
@@ -1073,7 +1071,7 @@ class ShareConsumer(arguments.ClientBase):
                 raise
             self._fetcher.add_acknowledgements(source, gaps)
             if records:
-                self._polled.append(PolledRecords(source.tp, source, records))
+                self._polled.append(PolledRecords(source, records))
                 collected += records
                 self._metrics.consumed(source.tp.topic, len(records), size_bytes)
             if source.is_exhausted:
@@ -1089,7 +1087,7 @@ class ShareConsumer(arguments.ClientBase):
         found: list[ShareRecord] = []
         for source, rows in groupby(renewed, lambda renewal: renewal[1]):  # where they came from
             records = sorted((record for record, _ in rows), key=lambda record: record.offset)
-            self._polled.append(PolledRecords(source.tp, source, records))
+            self._polled.append(PolledRecords(source, records))
             found += records
         return found
 

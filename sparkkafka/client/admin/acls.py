@@ -204,9 +204,7 @@ class _DescribeAcls(_AclHandler):
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
         """Return the ACLs that match the filter, which is the only item of the request."""
         bindings = [
-            _read_binding(resource, resource.pattern_type, acl)
-            for resource in response.resources
-            for acl in resource.acls
+            _read_binding(resource, acl) for resource in response.resources for acl in resource.acls
         ]
         return [(items[0], Outcome(0, sorted(bindings)))]
 
@@ -225,14 +223,14 @@ def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
     }
 
 
-def _read_binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
+def _read_binding(resource: Any, acl: Any) -> AclBinding:
     """Read an ACL: the parts of a response with its resource, and with its user and operation."""
     return AclBinding(
         _name_of(resource.resource_type, RESOURCE_TYPES),
         resource.resource_name,
         acl.principal,
         _name_of(acl.operation, OPERATIONS),
-        pattern_type=_name_of(pattern_type, STORED_PATTERNS),
+        pattern_type=_name_of(resource.pattern_type, STORED_PATTERNS),
         host=acl.host,
         permission_type=_name_of(acl.permission_type, PERMISSION_TYPES),
     )
@@ -299,7 +297,7 @@ class _DeleteAcls(_AclHandler):
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:
-            binding = _read_binding(acl, acl.pattern_type, acl)
+            binding = _read_binding(acl, acl)
             if acl.error_code:
                 failed.append((binding, acl))
             else:

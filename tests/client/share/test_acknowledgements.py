@@ -138,7 +138,7 @@ def test_a_range_of_all_offsets_that_exist_costs_nothing() -> None:
 
 
 def test_decisions_are_runs() -> None:
-    polled = PolledRecords(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 6, 9, 10)])
+    polled = PolledRecords(acquired([], [], 0), [record(at) for at in (3, 4, 5, 6, 9, 10)])
     assert polled.acknowledge(4, AcknowledgeType.REJECT)
     assert not polled.acknowledge(7, AcknowledgeType.ACCEPT)
     assert not polled.acknowledge(11, AcknowledgeType.ACCEPT)
@@ -160,7 +160,7 @@ def record(offset: int) -> ShareRecord:
 
 
 def test_what_is_renewed_is_told_apart() -> None:
-    polled = PolledRecords(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 9)])
+    polled = PolledRecords(acquired([], [], 0), [record(at) for at in (3, 4, 5, 9)])
     for offset in (4, 5, 9):
         assert polled.acknowledge(offset, AcknowledgeType.RENEW)
     assert polled.acknowledge(5, AcknowledgeType.ACCEPT), "the last word counts"
