@@ -412,8 +412,8 @@ class UnionEncoder(ValueEncoder):
         valid = is_valid(array)
         columns, masks = [array], [valid]
         if self._has_members:
-            columns = [array.field(index) for index in range(len(self._branches))]
-            masks = [is_valid(column) & valid for column in columns]
+            columns = array.flatten()  # null where the struct is
+            masks = [is_valid(column) for column in columns]
             set_members = np.sum(masks, axis=0)
             self.refuse(
                 valid & (set_members != 1),

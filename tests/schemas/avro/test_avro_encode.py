@@ -390,18 +390,18 @@ def test_what_stands_under_nulls_of_a_union_is_not_written(kind: pa.DataType) ->
 
 
 def test_null_times_and_unions_may_have_anything_below_them() -> None:
-    definition = record(
-        ("t", ["null", logical("long", "timestamp-nanos")]), ("u", ["null", "int", "string"])
-    )
+    nanos = logical("long", "timestamp-nanos")
+    definition = record(("t", ["null", nanos]), ("u", ["null", nanos, "string"]))
+    micros = pa.array([1 << 62, 5]).view(pa.timestamp("us", "UTC"))
     valid = pa.array([None, 1]).buffers()[0]
-    micros = pa.array([1 << 62, 5]).buffers()[1]
-    times = pa.Array.from_buffers(pa.timestamp("us", "UTC"), 2, [valid, micros])
-    members = [pa.array([1, 2], pa.int32()), pa.nulls(2, pa.string())]
+    times = pa.Array.from_buffers(micros.type, 2, [valid, micros.buffers()[1]])
     unions = pa.StructArray.from_arrays(
-        members, names=["member0", "member1"], mask=pa.array([True, False])
+        [micros, pa.nulls(2, pa.string())],
+        names=["member0", "member1"],
+        mask=pa.array([True, False]),
     )
     column = pa.StructArray.from_arrays([times, unions], names=["t", "u"])
-    rows = [{"t": None, "u": None}, {"t": 5000, "u": 2}]
+    rows = [{"t": None, "u": None}, {"t": 5000, "u": 5000}]
     encoded = avro.encoder(schema(definition), column.type).encode(column)
     assert encoded.to_pylist() == [written(definition, row) for row in rows]
 
