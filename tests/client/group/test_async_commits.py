@@ -272,6 +272,32 @@ def test_one_of_an_earlier_generation_that_is_refused_ends_no_membership(
         assert len(source.assignment()) == 3
 
 
+def test_one_of_a_lost_membership_is_not_sent_again_by_the_next(filled: FakeCluster) -> None:
+    hold, recorded = Hold(), RecordingCallback()
+    lost: list[TopicPartition] = []
+
+    def refuse(request: object) -> ErrorCode:
+        hold(request)
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    filled.fault(refuse, api="OffsetCommit")
+    with consumer(filled, group_protocol="consumer") as source:
+        source.subscribe(["t"], on_lost=lost.extend)
+        while not source.assignment():
+            source.poll(WAIT_S)
+        source.commit({TP: 5}, asynchronous=True, callback=recorded)
+        filled.wait_for_requests("OffsetCommit")
+        filled.remove_member("g", source.group_metadata().member_id)
+        while not lost or not source.assignment():
+            source.poll(0.05)
+        hold.release()
+        while not recorded.rows:
+            source.poll(0.05)
+    # Another member may have had the partition meanwhile, and committed more.
+    assert [type(error) for _, error in recorded.rows] == [CommitFailedError]
+    assert filled.committed("g") == {}
+
+
 def test_one_that_is_no_member_yet_gets_the_error_in_the_callback(filled: FakeCluster) -> None:
     recorded = RecordingCallback()
     with consumer(filled) as source:
