@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
@@ -80,6 +81,18 @@ def committed(cluster: FakeCluster) -> list[int]:
         for partition in topic.partitions
         if partition.partition_index == 0
     ]
+
+
+def refuse_later(cluster: FakeCluster, code: ErrorCode) -> Hold:
+    """Let the next commit be refused with this code, once the Hold is released."""
+    hold = Hold()
+
+    def refuse(request: object) -> ErrorCode:
+        hold(request)
+        return code
+
+    cluster.fault(refuse, api="OffsetCommit")
+    return hold
 
 
 @pytest.mark.slow
@@ -246,14 +259,9 @@ def test_a_rebalance_waits_for_them_before_it_revokes(filled: FakeCluster, proto
 def test_one_of_an_earlier_generation_that_is_refused_ends_no_membership(
     filled: FakeCluster,
 ) -> None:
-    hold, recorded = Hold(), RecordingCallback()
+    recorded = RecordingCallback()
     lost: list[TopicPartition] = []
-
-    def refuse(request: object) -> ErrorCode:
-        hold(request)
-        return ErrorCode.ILLEGAL_GENERATION
-
-    filled.fault(refuse, api="OffsetCommit")
+    hold = refuse_later(filled, ErrorCode.ILLEGAL_GENERATION)
     filled.create_topic("u")
     with consumer(filled, partition_assignment_strategy="cooperative-sticky") as source:
         source.subscribe(["t"], on_lost=lost.extend)
@@ -273,14 +281,9 @@ def test_one_of_an_earlier_generation_that_is_refused_ends_no_membership(
 
 
 def test_one_of_a_lost_membership_is_not_sent_again_by_the_next(filled: FakeCluster) -> None:
-    hold, recorded = Hold(), RecordingCallback()
+    recorded = RecordingCallback()
     lost: list[TopicPartition] = []
-
-    def refuse(request: object) -> ErrorCode:
-        hold(request)
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    filled.fault(refuse, api="OffsetCommit")
+    hold = refuse_later(filled, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     with consumer(filled, group_protocol="consumer") as source:
         source.subscribe(["t"], on_lost=lost.extend)
         while not source.assignment():
@@ -294,6 +297,30 @@ def test_one_of_a_lost_membership_is_not_sent_again_by_the_next(filled: FakeClus
         while not recorded.rows:
             source.poll(0.05)
     # Another member may have had the partition meanwhile, and committed more.
+    assert [type(error) for _, error in recorded.rows] == [CommitFailedError]
+    assert filled.committed("g") == {}
+
+
+def test_one_of_a_revoked_partition_is_not_sent_again_in_the_next_epoch(
+    filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_coordinator, "AUTO_COMMIT_MS", 50)  # a rebalance waits as long
+    recorded = RecordingCallback()
+    hold = refuse_later(filled, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    given = {"group_protocol": "consumer"}
+    with consumer(filled, **given) as source, consumer(filled, **given) as other:
+        source.subscribe(["t"])
+        while len(source.assignment()) < 2:
+            source.poll(0.05)
+        epoch = source.group_metadata().generation_id
+        source.commit({TP: 5, TopicPartition("t", 1): 5}, asynchronous=True, callback=recorded)
+        other.subscribe(["t"])
+        while not other.assignment() or source.group_metadata().generation_id == epoch:
+            source.poll(0.05)
+            other.poll(0.05)
+        hold.release()
+        while not recorded.rows:
+            source.poll(0.05)
     assert [type(error) for _, error in recorded.rows] == [CommitFailedError]
     assert filled.committed("g") == {}
 
