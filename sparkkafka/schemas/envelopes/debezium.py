@@ -31,6 +31,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     value_type,
     without,
 )
+from sparkkafka.schemas.schema_errors import label
 
 CHANGE: Final = "change"
 """The column of a read that says what happened to the row."""
@@ -157,8 +158,8 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
 
 def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
     """Return the fields of an envelope that `unwrap` needs for `target`. Raises OptionError for a
-    field or type of `target` that it cannot give, and SchemaError if `op` is not text; `lenient`:
-    fields that it lacks are null."""
+    field or type of `target` that it cannot give, and SchemaError if `op` is not text or `before`
+    and `after` are no rows of one table; `lenient`: fields that it lacks are null."""
     row, change = target.field("row").type, target.field("change").type
     children = node.children
     if "op" in children and children["op"].leaf != pa.string():
@@ -170,6 +171,10 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
             _check_row(children[name])
             check_target(children[name], row, "", lenient=lenient)
             pruned[name] = children[name].pruned(row)
+    before, after = (pruned.get(side, ConnectType()).children for side in ("before", "after"))
+    for name in before:
+        if name in after and before[name].wire != after[name].wire:
+            raise SchemaError(f"{label(name)} has another type in before than in after")
     for name in ("op", "ts_ms", "ts_us"):
         if name in children and children[name].leaf is not None:
             pruned[name] = children[name]

@@ -216,6 +216,22 @@ def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
     assert "field op is not a string" in decoded.reasons[0]
 
 
+def test_a_column_of_two_types_in_one_schema_makes_its_records_bad() -> None:
+    """As damage of the schema's text: it must not stop the batch."""
+    place = connect_field("place", "struct") | {"fields": [connect_field("x", "int64")]}
+    good, odd = connect_envelope([place]), connect_envelope([place])
+    odd["fields"][0]["fields"] = [place | {"fields": [connect_field("y", "int64")]}]
+    row = {"place": {"x": 1}}
+    texts = [with_schema(schema, payload("d", row, None)) for schema in (good, odd)]
+    target = sample_type(json_format, ENVELOPE, texts[:1], [], infers=False)
+    assert target is not None
+    made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
+    decoded = made.decode(pa.array(texts, pa.binary()))
+    assert decoded.values[0].as_py()["row"] == row
+    assert decoded.bad_rows.tolist() == [1]
+    assert "field place has another type in before than in after" in decoded.reasons[0]
+
+
 def test_decimals_with_a_scale_of_their_own() -> None:
     fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
     schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
