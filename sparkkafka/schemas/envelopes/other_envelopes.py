@@ -313,14 +313,19 @@ def flat(
     they are JSON of which some may be other records of Debezium: those have no op."""
     count, valid = len(values), is_valid(values)
 
-    op = field_of(values, "__op")
-    op = pa.nulls(count, pa.string()) if op is None else op.cast(pa.string())
-    op = pc.coalesce(op, scalar("u"))
-    deleted = field_of(values, "__deleted")
-    if deleted is not None:
-        is_deleted = flags_of(pc.equal(deleted.cast(pa.string()), scalar("true")))
-        if is_deleted.any():
-            op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
+    context = FieldContext(bad_rows, np.arange(count))
+
+    def own_field(name: str, target: pa.DataType) -> pa.Array:
+        """Return a field that ExtractNewRecordState has added; nulls if it has not."""
+        found = field_of(values, name)
+        if found is None:
+            return pa.nulls(count, target)
+        return convert(found, type_of_arrow(found.type), target, context.below(name))
+
+    op = pc.coalesce(own_field("__op", pa.string()), scalar("u"))
+    is_deleted = flags_of(pc.equal(own_field("__deleted", pa.string()), scalar("true")))
+    if is_deleted.any():
+        op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
     row = wanted.children["after"]
     parts = [field_of(values, name) for name in row.children]
     is_row = valid
@@ -339,13 +344,12 @@ def flat(
     # `unwrap` takes `before` of a delete, else `after`.
     children: dict[str, pa.Array] = {"op": without(op, ~is_row), "before": rows, "after": rows}
     for name in ("ts_ms", "ts_us"):
-        own = field_of(values, f"__{name}")
-        children[name] = pa.nulls(count, pa.int64()) if own is None else own.cast(pa.int64())
+        children[name] = own_field(f"__{name}", pa.int64())
     source = wanted.children.get("source", ConnectType())
     parts = []
     for name, node in source.children.items():
         found = [field_of(values, f"__source_{name}"), field_of(values, f"__{name}")]
-        own = [array for array in found if array is not None]
+        own = [array for array in found if array is not None and array.type == node.wire]
         parts.append(pc.coalesce(*own) if own else pa.nulls(count, node.wire))
     children["source"] = struct_of(source.wire, count, valid, parts)
     kind = pa.struct([(name, array.type) for name, array in children.items()])

@@ -290,6 +290,10 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         and source.unit == target.unit
     ):
         return values.view(target)  # a time without a zone is taken for UTC
+    if pa.types.is_nested(source) or pa.types.is_nested(target) or pa.types.is_binary(source):
+        # The schema gives a semantic type to a type that cannot have it.
+        context.fail(is_valid(values), f"a {type_name(source)}, not of type {type_name(target)}")
+        return pa.nulls(len(values), target)
     bad, fitting = np.zeros(len(values), np.bool_), values
     if pa.types.is_decimal(source if pa.types.is_floating(target) else target):
         fitting = values.cast(pa.string())  # Arrow converts decimals and numbers inexactly
@@ -301,12 +305,12 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
     try:
         result = fitting.cast(target)
     except pa.ArrowException:
-        parts = []
+        parts = [pa.nulls(0, target)]
         for start, stop in _castable_ranges(fitting, target, 0, len(values)):
             try:
                 parts.append(fitting.slice(start, stop - start).cast(target))
             except pa.ArrowException:  # caused by one of the values
-                bad[start] = True
+                bad[start] |= fitting[start].is_valid
                 parts.append(pa.nulls(1, target))
         result = pa.concat_arrays(parts)
     if pa.types.is_floating(target) and pc.any(pc.is_inf(result)).as_py():

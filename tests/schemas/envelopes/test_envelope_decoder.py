@@ -206,6 +206,21 @@ def test_a_row_is_no_other_record_of_debezium(form: str, text: bytes, kind: str 
     assert value is None or (value["row"] is None) == (kind != "row")
 
 
+def test_other_types_of_the_fields_of_flattened_rows() -> None:
+    """They make their records bad, not the batch."""
+    types = ["int64", "string", "int32"]
+    times: list[Any] = [5, "x", 7]
+    texts = []
+    for kind, time in zip(types, times, strict=True):
+        fields = [connect_field("__ts_ms", kind), connect_field("__source_lsn", "int64")]
+        schema = {"type": "struct", "fields": [*COLUMNS, *fields, connect_field("__lsn", kind)]}
+        row = {**GOOD, "__ts_ms": time, "__source_lsn": 3, "__lsn": time}
+        texts.append(with_schema(schema, row))
+    values = decode("debezium-flat", texts)
+    assert [value and value["change"]["ts_ms"] for value, _ in values] == [5, None, 7]
+    assert values[1][1] == "field __ts_ms: 'x' is not of type bigint"
+
+
 def test_a_time_of_maxwell_that_is_too_large() -> None:
     times = [1_596_684_883, 2**63 - 1, -1]
     texts = [json.dumps({"type": "insert", "ts": ts, "data": GOOD}).encode() for ts in times]

@@ -9,6 +9,7 @@ import math
 import random
 from decimal import Context, Decimal
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pyarrow as pa
@@ -198,6 +199,17 @@ def test_days_beyond_dates_are_bad() -> None:
     values, bad_rows = converted([1, 2**40], of("int64", f"{TIME}Date"))
     assert values == [datetime.date(1970, 1, 2), None]
     assert bad_rows == {1: "field x: '1099511627776' is not of type int"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("boolean", True), ("double", 1.5), ("bytes", "QQ=="), ("struct", {})]
+)
+def test_a_semantic_type_of_another_type_than_debezium_s_is_bad(kind: str, value: Any) -> None:
+    node = type_of_connect_schema({"type": kind, "name": f"{TIME}Date", "fields": []})
+    assert converted([None, value, None], node) == ([None] * 3, {1: ANY})
+    assert converted([None], node) == ([None], {})
+    lists = ConnectType(children={"": node}, is_list=True)
+    assert converted([[], None], lists) == ([[], None], {})
 
 
 def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
