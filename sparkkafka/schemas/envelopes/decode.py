@@ -533,12 +533,13 @@ def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:
         return replace(node, children=children)
     if node.name == semantic_types.DATE or (not node.name and pa.types.is_date(node.leaf)):
         return replace(node, name=semantic_types.DATE, leaf=pa.int32())
-    if not node.name:
-        return node
-    if pa.types.is_decimal(node.leaf):
+    if node.name == connect_types.VARIABLE_SCALE:
+        value = connect_types.ConnectType(pa.string(), is_base64=True)
+        parts = {"scale": connect_types.ConnectType(pa.int32()), "value": value}
+        return replace(node, leaf=None, children=parts)
+    if node.name and pa.types.is_decimal(node.leaf):
         return connect_types.json_decimal(node, node.leaf)
-    is_text = node.name.rpartition(".")[2] in ("ZonedTimestamp", "IsoDate", "IsoTimestamp")
-    return replace(node, leaf=pa.string() if is_text else pa.int64())
+    return replace(node, leaf=semantic_types.type_in_json(node.name, node.leaf))
 
 
 # --- {"schema": …, "payload": …} ----------------------------------------------------------------

@@ -642,6 +642,12 @@ _CONVERSIONS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], Callable[.
 """By semantic type: which decoded values must be converted, and how."""
 
 
+def type_in_json(name: str, column: pa.DataType) -> pa.DataType:
+    """Return the type of a semantic type's values in JSON, by the type of the column."""
+    is_converted, _ = _CONVERSIONS.get(name, (None, None))
+    return {_is_number: pa.int64(), _is_text: pa.string()}.get(is_converted, column)
+
+
 # --- values that the source did not send --------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -204,6 +205,37 @@ def test_a_row_is_no_other_record_of_debezium(form: str, text: bytes, kind: str 
     assert (value and value["change"]["kind"]) == kind
     assert (reason is None) == (kind is not None)
     assert value is None or (value["row"] is None) == (kind != "row")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "expected"),
+    [
+        ("data.Uuid", pa.string(), "a0ee", "a0ee"),
+        ("data.Json", pa.string(), "{}", "{}"),
+        ("time.ZonedTime", pa.string(), "10:00:00Z", "10:00:00Z"),
+        ("data.Bits", pa.binary(), "AQ==", b"\1"),
+        ("time.Year", pa.int32(), 2024, 2024),
+        ("time.MicroTime", pa.string(), 1, "00:00:00.000001"),
+        ("data.VariableScaleDecimal", pa.string(), {"scale": 2, "value": "MDk="}, "123.45"),
+        (
+            "data.VariableScaleDecimal",
+            pa.decimal128(10, 2),
+            {"scale": 1, "value": "MDk="},
+            Decimal("1234.5"),
+        ),
+    ],
+)
+def test_a_column_s_comment_names_its_semantic_type(
+    name: str, column: pa.DataType, value: Any, expected: Any
+) -> None:
+    """In records without a schema."""
+    row = pa.struct([("id", pa.int32()), ("a", column)])
+    target = pa.struct([("row", row), ("change", pa.struct([("op", pa.string())]))])
+    envelope = Envelope("debezium", unwraps=True, names=(("a", f"io.debezium.{name}"),))
+    made = decoder(json_format, envelope, Schema("json", ""), None, target)
+    texts = [json.dumps(payload("c", None, {"id": 1, "a": item})) for item in (value, None)]
+    decoded = made.decode(pa.array(texts))
+    assert [item["row"]["a"] for item in decoded.values.to_pylist()] == [expected, None]
 
 
 def test_other_types_of_the_fields_of_flattened_rows() -> None:
