@@ -248,6 +248,27 @@ def test_a_decimal_of_any_scale_is_rescaled_or_bad() -> None:
     check(truth, decoder, payloads, strict=True)
 
 
+def test_dates_of_the_calendar_and_nanos_of_both_signs() -> None:
+    text = Schema(
+        PROTOBUF,
+        'syntax = "proto3"; import "google/type/date.proto"; '
+        'import "google/protobuf/duration.proto"; '
+        "message M { google.type.Date date = 1; google.protobuf.Duration wait = 2; }",
+    )
+    truth = oracle.Oracle(text, "M")
+    payloads: list[bytes | None] = [
+        truth.message(date={"year": year, "month": month, "day": day}).SerializeToString()
+        for year in (0, 1, 1900, 2023, 2024, 9999, 10000)
+        for month, day in ((0, 1), (1, 0), (2, 28), (2, 29), (2, 30), (4, 31), (12, 31), (13, 1))
+    ]
+    payloads += [
+        truth.message(wait={"seconds": seconds, "nanos": nanos}).SerializeToString()
+        for seconds in (-1, 0, 1)
+        for nanos in (-1, -1000, -1001, 999, 1001)
+    ]
+    check(truth, protobuf.decoder(text, None, None), payloads, strict=True)
+
+
 def test_an_invalid_text_that_is_overwritten_makes_its_own_row_bad() -> None:
     good, bad = b"\x0a\x01a\x0a\x01b", b"\x0a\x01\xff\x0a\x01b"
     decoder = protobuf.decoder(
