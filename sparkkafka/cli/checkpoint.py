@@ -484,7 +484,22 @@ def reset(
     Stop the query first. The logs are copied into DIR/backups before anything is written; a copy
     without _SUCCESS in it is incomplete. The exit code is 1 if the reset is refused.
     """
-    bound = _reset_target(to_earliest, to_latest, to_time, to_offsets, keep)
+    option = commands.choose_option(
+        {
+            "--to-earliest": to_earliest,
+            "--to-latest": to_latest,
+            "--to-time": to_time,
+            "--to-offsets": to_offsets,
+            "--keep": keep,
+        }
+    )
+    if to_time is not None:
+        at_ms = commands.timestamp_ms_of(to_time, option)
+        bound = OffsetBound("timestamp", timestamp_ms=at_ms, option=option)
+    elif to_offsets is not None:
+        bound = OffsetBound("specific", parse_offsets(to_offsets, option), option=option)
+    else:
+        bound = {"--to-earliest": FROM_EARLIEST, "--to-latest": TO_LATEST, "--keep": KEPT}[option]
     if offline and prefix is not None:
         raise OptionError("--offline looks up no decision: remove --prefix")
     if keep and topic:
@@ -511,27 +526,6 @@ def reset(
         for text in plan.obstacles:
             print_error(text)
         raise typer.Exit(1)
-
-
-def _reset_target(
-    to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
-) -> OffsetBound:
-    """Return the target of a reset. Raises OptionError."""
-    option = commands.choose_option(
-        {
-            "--to-earliest": to_earliest,
-            "--to-latest": to_latest,
-            "--to-time": to_time,
-            "--to-offsets": to_offsets,
-            "--keep": keep,
-        }
-    )
-    if to_time is not None:
-        at_ms = commands.timestamp_ms_of(to_time, option)
-        return OffsetBound("timestamp", timestamp_ms=at_ms, option=option)
-    if to_offsets is not None:
-        return OffsetBound("specific", parse_offsets(to_offsets, option), option=option)
-    return {"--to-earliest": FROM_EARLIEST, "--to-latest": TO_LATEST, "--keep": KEPT}[option]
 
 
 def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:

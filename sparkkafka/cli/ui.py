@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from itertools import islice
@@ -155,9 +154,9 @@ class PageServer(ThreadingHTTPServer):
         self._free = threading.Semaphore(MAX_CONNECTIONS)
         self.reading: dict[socket.socket, float] = {}
         """The connections whose request is incomplete, and when they were opened (monotonic)."""
-        handler = partial(_Handler, documents=documents)
+        self.documents = documents
         try:
-            super().__init__((host, port), handler)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             hint = ": give another --port" if error.errno == errno.EADDRINUSE else ""
             raise OptionError(
@@ -233,15 +232,11 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request. `documents` makes the JSON of each path below /api/."""
+    """Answers one request."""
 
     server: PageServer
     server_version, sys_version = "sparkkafka", ""
     timeout = IDLE_S
-
-    def __init__(self, *arguments: Any, documents: Documents, **values: Any) -> None:
-        self._documents = documents
-        super().__init__(*arguments, **values)
 
     def parse_request(self) -> bool:
         """Parse the request line and headers. Then the request is complete, and the connection no
@@ -264,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = files("sparkkafka.cli").joinpath("page", name).read_bytes()
             self._respond(200, media_type, content)
             return
-        document = self._documents.get(path)
+        document = self.server.documents.get(path)
         if document is None:
             self._refuse(404, f"there is no {path}")
             return
