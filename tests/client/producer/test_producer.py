@@ -571,6 +571,27 @@ def test_a_batch_that_expires_unanswered_may_be_written_and_the_next_is_not_doub
     assert log_values(fake_cluster, "t") == [b"before", b"lost", b"after"]
 
 
+@pytest.mark.slow
+def test_a_response_to_a_batch_that_has_expired_is_ignored(fake_cluster: FakeCluster) -> None:
+    """The second attempt begins late enough to be answered after delivery.timeout.ms."""
+    fake_cluster.create_topic("t")
+
+    def refuse(_: RecordedRequest) -> ErrorCode:
+        time.sleep(0.8)
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+
+    fake_cluster.fault(refuse, api="Produce")
+    fake_cluster.fault(Delay(1_100), api="Produce")
+    config = {"request_timeout_ms": 1_400, "delivery_timeout_ms": 1_500, "linger_ms": 0}
+    with opened(fake_cluster, **config) as producer:
+        error = producer.send("t", b"0").exception(WAIT_S)
+        assert isinstance(error, ProduceError)
+        assert error.written is Written.UNKNOWN
+        producer.send("t", b"1").result(WAIT_S)
+    assert log_values(fake_cluster, "t") == [b"0", b"1"]
+    assert len(fake_cluster.requests_of("Produce")) == 3
+
+
 @pytest.mark.parametrize("action", [Drop.AFTER, Drop.BEFORE])
 def test_batches_behind_one_that_was_given_up(fake_cluster: FakeCluster, action: Drop) -> None:
     """retries=1 gives the first up after two lost responses; the others were in flight as well."""

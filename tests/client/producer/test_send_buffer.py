@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -64,6 +65,16 @@ def test_what_is_delivered_takes_no_memory_before_the_io_thread_frees_it() -> No
         records.acknowledged(TopicPartition("t", 0), range(1), 0, -1)
         assert buffer.taken_bytes == LIMIT
         assert has_memory(buffer, LIMIT)
+
+
+def test_a_flush_since_the_last_take_ends_the_lingering_of_what_was_taken() -> None:
+    with opened() as buffer:
+        filled(buffer, "t", 1)
+        buffer.take()
+        buffer.flushes += 1
+        assert buffer.begin_sleep() == -math.inf
+        buffer.take()
+        assert buffer.begin_sleep() == math.inf
 
 
 @pytest.mark.parametrize("ready", [False, True])
