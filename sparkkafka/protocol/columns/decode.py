@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -509,9 +510,11 @@ def decode_large(
             # Then read more bytes for the next record, or read it apart if it is large.
             size = _record_size(payload.data)
             if size is not None and size > max(PIECE_BYTES, len(payload.data)):
-                record = _LargeRecord(batch, payload, progress, selection, max_payload_bytes)
+                record = _LargeRecord(
+                    batch, payload, progress, selection, max_payload_bytes, empty_chunk
+                )
                 yield from record.decode()
-                progress = record.next_progress
+                progress = record.progress
                 continue
             if (size is None or size > len(payload.data)) and payload.grow():
                 continue
@@ -563,29 +566,23 @@ class _Payload:
         return value, size
 
 
+@dataclass(slots=True, eq=False)
 class _LargeRecord:
     """The record at the beginning of the payload, which does not hold all of it yet.
 
-    The generators below read its fields one by one from the payload. They yield an empty chunk
-    whenever more bytes must be decompressed. `next_progress` is the progress after the record.
+    The generators below read its fields one by one from the payload. They yield `empty_chunk`
+    whenever more bytes must be decompressed. `progress` is that before the record, and after
+    `decode` that after it.
     """
 
-    def __init__(
-        self,
-        batch: RecordBatch,
-        payload: _Payload,
-        progress: ReadProgress,
-        selection: Selection,
-        max_payload_bytes: int,
-    ) -> None:
-        self._batch = batch
-        self._payload = payload
-        self._progress = progress
-        self._selection = selection
-        self._max_bytes = max_payload_bytes
-        self._empty_chunk = no_records(selection.columns)
-        self._remaining = 0  # bytes of the record that are not read yet
-        self.next_progress = progress
+    batch: RecordBatch
+    payload: _Payload
+    progress: ReadProgress
+    selection: Selection
+    max_bytes: int
+    empty_chunk: DecodedRecords
+    remaining: int = 0
+    """Bytes of the record that are not read yet."""
 
     def decode(self) -> Iterator[DecodedRecords]:
         """Yield an empty chunk for each piece that is decompressed, then the record if it is
@@ -598,12 +595,12 @@ class _LargeRecord:
     def _decode(self) -> Iterator[DecodedRecords]:
         """Yield what `decode` yields. Raises CorruptRecordError, and DamageError or BadVarintError,
         which `decode` turns into a CorruptRecordError."""
-        batch, progress = self._batch, self._progress
-        start_offset, end_offset, columns, times_ms = self._selection
-        length, prefix_bytes = self._payload.read_varint()
-        if progress.payload_bytes + prefix_bytes + length > self._max_bytes:
+        batch, progress = self.batch, self.progress
+        start_offset, end_offset, columns, times_ms = self.selection
+        length, prefix_bytes = self.payload.read_varint()
+        if progress.payload_bytes + prefix_bytes + length > self.max_bytes:
             raise self._too_large(f"it has {length} bytes")
-        self._remaining = length
+        self.remaining = length
         yield from self._read_bytes(1, keep=False)  # attributes, which Kafka does not use
         timestamp_delta = yield from self._read_varint(varints.VARLONG_BITS)
         delta = yield from self._read_varint()
@@ -630,26 +627,26 @@ class _LargeRecord:
                 else bytes((yield from self._read_bytes(size, keep=keep and name in columns)))
             )
         count = yield from self._read_varint()
-        if count < 0 or count * MIN_HEADER_BYTES > self._remaining:
+        if count < 0 or count * MIN_HEADER_BYTES > self.remaining:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
         selects_headers = keep and HEADERS in columns
         if count:
-            headers_bytes = self._remaining
+            headers_bytes = self.remaining
             if (
                 selects_headers
                 and headers_cost_bytes(count, headers_bytes)
                 + sum(len(field or b"") for field in fields)
-                > self._max_bytes
+                > self.max_bytes
             ):
                 fields.clear()  # the error's traceback would keep them in memory
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
             raw = yield from self._read_bytes(headers_bytes, keep=selects_headers)
             if selects_headers:
                 headers = yield from self._decode_headers(raw, count)
-        if self._remaining:
+        if self.remaining:
             raise DamageError
-        self.next_progress = ReadProgress(
+        self.progress = ReadProgress(
             progress.records + 1, progress.payload_bytes + prefix_bytes + length, delta
         )
         if not keep:
@@ -674,7 +671,7 @@ class _LargeRecord:
         for done in range(0, count, MAX_HEADERS):
             positions, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
             parts.append(copy_headers(buffer, positions))
-            yield self._empty_chunk  # so that the caller can check its deadline
+            yield self.empty_chunk  # so that the caller can check its deadline
         if at != len(data):
             raise DamageError
         keys, values = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
@@ -685,34 +682,34 @@ class _LargeRecord:
         record, BadVarintError."""
         while True:
             try:
-                value, size = self._payload.read_varint(bits)
+                value, size = self.payload.read_varint(bits)
                 break
             except IndexError:
-                yield self._empty_chunk  # so that the caller can check its deadline
-                if not self._payload.grow():
+                yield self.empty_chunk  # so that the caller can check its deadline
+                if not self.payload.grow():
                     raise DamageError from None
-        self._remaining -= size
-        if self._remaining < 0:
+        self.remaining -= size
+        if self.remaining < 0:
             raise DamageError
         return value
 
     def _read_bytes(self, size: int, *, keep: bool) -> Generator[DecodedRecords, None, BytesLike]:
         """Copy the next bytes of the record if `keep`; otherwise skip them and return b""."""
-        self._remaining -= size
-        if self._remaining < 0:
+        self.remaining -= size
+        if self.remaining < 0:
             raise DamageError
         # It grows only with the bytes that arrive, and gives its memory away without a copy.
         out = io.BytesIO()
         while size:
-            if not len(self._payload.data):
-                yield self._empty_chunk  # so that the caller can check its deadline
-                if not self._payload.grow():
-                    raise self._damaged(f"it ends {size + self._remaining} bytes too early")
-            part = self._payload.data[:size]
+            if not len(self.payload.data):
+                yield self.empty_chunk  # so that the caller can check its deadline
+                if not self.payload.grow():
+                    raise self._damaged(f"it ends {size + self.remaining} bytes too early")
+            part = self.payload.data[:size]
             if keep:
                 out.write(part)
             size -= len(part)
-            self._payload.drop(len(part))
+            self.payload.drop(len(part))
         return out.getvalue()
 
     def _damaged(self, reason: str) -> CorruptRecordError:
@@ -722,12 +719,12 @@ class _LargeRecord:
     def _too_large(self, reason: str) -> CorruptRecordError:
         """Return the error for a record that would take too much memory; `reason` says how much."""
         return self._error(
-            BatchTooLargeError, f"is too large: {reason}, {self._max_bytes} bytes are allowed"
+            BatchTooLargeError, f"is too large: {reason}, {self.max_bytes} bytes are allowed"
         )
 
     def _error(self, error_type: type[CorruptRecordError], message: str) -> CorruptRecordError:
         """Return an error of this type about the record: `message` follows the record's number."""
-        progress, batch = self._progress, self._batch
+        progress, batch = self.progress, self.batch
         return error_type(
             f"record {progress.records + 1} of {batch.record_count} of a batch {message}",
             position=progress.payload_bytes,

@@ -101,35 +101,32 @@ class _Series(NamedTuple):
     """The record count of each batch."""
 
 
-class UniformBatches:
+class UniformBatches(NamedTuple):
     """Batches that are decoded together, most of which look like copies of the model.
 
     `begins`, `counts` and `uniform` (whether it looks like a copy) have an entry for each batch.
     """
 
-    def __init__(
-        self, data: Bytes, begins: Ints, counts: Ints, model: _Model, uniform: Flags, max_rows: int
-    ) -> None:
-        self._data = data
-        self._begins = begins
-        self._counts = counts
-        self._model = model
-        self._uniform = uniform
-        self._max_rows = max_rows
+    data: Bytes
+    begins: Ints
+    counts: Ints
+    model: _Model
+    uniform: Flags
+    max_rows: int
 
     def ranges(self) -> Iterator[Range]:
         """Yield all batches in order: uniform ones in ranges of at most `max_rows` records, and the
         others between two uniform ones as one range."""
-        rows_before = np.cumsum(self._counts) - self._counts
+        rows_before = np.cumsum(self.counts) - self.counts
         # `cuts` are the batches where uniform ones begin or end.
-        cuts = (np.flatnonzero(self._uniform[1:] != self._uniform[:-1]) + 1).tolist()
-        for first, last in zip([0, *cuts], [*cuts, len(self._counts)], strict=True):
-            if not self._uniform[first]:
+        cuts = (np.flatnonzero(self.uniform[1:] != self.uniform[:-1]) + 1).tolist()
+        for first, last in zip([0, *cuts], [*cuts, len(self.counts)], strict=True):
+            if not self.uniform[first]:
                 yield Range(first, last, uniform=False)
                 continue
             while first < last:
                 # A batch that begins by `limit` ends in time: none has more records than the model.
-                limit = int(rows_before[first]) + self._max_rows - len(self._model.offset_deltas)
+                limit = int(rows_before[first]) + self.max_rows - len(self.model.offset_deltas)
                 stop = min(last, int(np.searchsorted(rows_before, limit, "right")))
                 yield Range(first, stop, uniform=True)
                 first = stop
@@ -141,8 +138,8 @@ class UniformBatches:
 
         None if a batch is not a copy after all, or if the grids are so many that reading each
         record is faster. Raises BadVarintError for damaged timestamps."""
-        model, series = self._model, self._series(first, last)
-        rows = int(self._counts[first:last].sum())
+        model, series = self.model, self._series(first, last)
+        rows = int(self.counts[first:last].sum())
         if _has_too_many_grids(len(series) * len(model.runs), rows):
             return None
         timestamp_deltas, offset_deltas = np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -155,12 +152,12 @@ class UniformBatches:
                 if records <= 0:
                     break  # these batches are shorter than the model
                 grid = GridPart(begin + run.begin, records, run.size, batches, step)
-                if not _has_copies_of_run(self._data, grid, run):
+                if not _has_copies_of_run(self.data, grid, run):
                     return None
                 target = GridRows(row, batch_records, run.first, grid)
                 deltas = model.offset_deltas[run.first : run.first + records]
                 target.view(offset_deltas)[...] = deltas
-                target.view(timestamp_deltas)[...] = _read_timestamp_deltas(self._data, grid, run)
+                target.view(timestamp_deltas)[...] = _read_timestamp_deltas(self.data, grid, run)
                 keys.append(target._replace(part=grid.shifted(run.key_at)))
                 values.append(target._replace(part=grid.shifted(run.value_at)))
             row += batches * batch_records
@@ -174,7 +171,7 @@ class UniformBatches:
 
     def _series(self, first: int, last: int) -> list[_Series]:
         """Return the batches [first, last) as series."""
-        begins, counts = self._begins[first:last], self._counts[first:last]
+        begins, counts = self.begins[first:last], self.counts[first:last]
         # The distance to the next batch; for the last one, that of the batch before it (0 if there
         # is only one batch).
         steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
