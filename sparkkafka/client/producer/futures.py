@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -83,22 +83,18 @@ class RecordFailure:
     error: KafkaError
 
 
+@dataclass(slots=True, eq=False)
 class Failure:
     """Records that failed together. `messages` are the broker's about single records, by index.
 
     `seen` has the indexes of the records whose error the user has seen; `all_seen`: it is all.
     """
 
-    __slots__ = ("all_seen", "count", "error", "messages", "seen")
-
-    def __init__(
-        self, error: KafkaError, count: int, messages: Mapping[int, str] | None = None
-    ) -> None:
-        self.error = error
-        self.count = count
-        self.messages = messages or {}
-        self.seen: set[int] = set()
-        self.all_seen = False
+    error: KafkaError
+    count: int
+    messages: Mapping[int, str]
+    seen: set[int] = field(default_factory=set)
+    all_seen: bool = False
 
     @property
     def is_unseen(self) -> bool:
@@ -347,7 +343,7 @@ class TopicRecords:
         single records, by index; `partition` is -1 if none was chosen."""
         if not len(indexes):
             return
-        failure = Failure(error, len(indexes), messages)
+        failure = Failure(error, len(indexes), messages or {})
         self._failures.append(failure)
         selector = _as_selector(indexes)
         self._partitions[selector] = partition
