@@ -253,9 +253,9 @@ def decompressed_pieces(
     # A registered function need not read the frames of message format 0, with their bad checksum.
     old_lz4 = codec is Codec.LZ4 and any_lz4_header_checksum
     if registered is not None and not old_lz4:
-        return _join_parts(codec, _registered_parts(codec, registered, view, max_bytes), max_bytes)
-    if codec is Codec.GZIP:
-        parts: Iterator[BytesLike] = _gzip_parts(view, max_bytes)
+        parts: Iterator[BytesLike] = _registered_parts(codec, registered, view, max_bytes)
+    elif codec is Codec.GZIP:
+        parts = _gzip_parts(view, max_bytes)
     elif codec is Codec.SNAPPY:
         parts = _snappy_parts(view, max_bytes)
     elif codec is Codec.LZ4:
