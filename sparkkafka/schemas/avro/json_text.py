@@ -206,17 +206,20 @@ class AvroBytesDecoder(ValueDecoder):
 
 
 class ReencodedBytesDecoder(ValueDecoder):
-    """Decodes each value of the writer's schema to its bytes in the reader's schema."""
+    """Decodes each value of the writer's schema to its bytes in the reader's schema, which are
+    `null_bytes` for null."""
 
-    def __init__(self, texts: JsonTextDecoder, encoder: Encoder) -> None:
+    def __init__(self, texts: JsonTextDecoder, encoder: Encoder, null_bytes: bytes) -> None:
         super().__init__(pa.binary(), texts.skipper)
         self._texts = texts
         self._encoder = encoder
+        self._null = scalar(null_bytes)
 
     def read(self, cursor: Cursor) -> pa.Array:
-        """Return the bytes of each entry's JSON text; none of entries that became inactive."""
+        """Return the bytes of each entry's JSON text; those of entries that became inactive mean
+        nothing."""
         texts = null_outside(self._texts.read(cursor), cursor.is_active())
-        return self._encoder.encode(texts).fill_null(scalar(b""))
+        return self._encoder.encode(texts).fill_null(self._null)
 
 
 # --- encoding -----------------------------------------------------------------------------------

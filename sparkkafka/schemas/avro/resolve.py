@@ -106,7 +106,9 @@ class DecoderCompiler:
         if pa.types.is_string(target):
             return texts
         encoder = encode.AvroEncoder(EncoderCompiler().compile(reader, pa.string()), pa.string())
-        return json_text.ReencodedBytesDecoder(texts, encoder)
+        null = reader.null_branch
+        null_bytes = b"" if null is None else zigzag_bytes(null)
+        return json_text.ReencodedBytesDecoder(texts, encoder, null_bytes)
 
     # --- unions
 

@@ -486,6 +486,20 @@ def test_a_schema_that_recurs_is_resolved_and_written() -> None:
     ]
 
 
+def test_a_null_union_that_recurs_is_the_bytes_of_null() -> None:
+    """Also if the reader's schema is another one: of a long, which was an int."""
+    older, newer = (
+        record(("in", ["int", {"type": "array", "items": "Value"}, "null"])),
+        record(("in", ["long", {"type": "array", "items": "Value"}, "null"])),
+    )
+    payloads = [written(older, {"in": value}) for value in (None, 5, [{"in": None}])]
+    wanted = pa.struct([("in", pa.binary())])
+    for reader in (older, newer):
+        got = decode(older, payloads, reader, wanted)
+        assert [row["in"] for row in got.values.to_pylist()] == payloads
+        assert avro.encoder(schema(reader), wanted).encode(got.values).to_pylist() == payloads
+
+
 def test_a_branch_that_recurs_and_is_not_asked_for() -> None:
     kind = record(("id", "int"), ("in", ["int", "string", {"type": "array", "items": "Value"}]))
     wanted = pa.struct([("id", pa.int32()), ("in", pa.struct([("member1", pa.string())]))])
