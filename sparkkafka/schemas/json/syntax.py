@@ -268,7 +268,8 @@ def duration_micros(text: str) -> int | None:
     total = int(days or 0) * 24 + int(hours or 0)
     total = (total * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
     total = total * 1_000_000 + int((fraction or "0")[:6].ljust(6, "0"))
-    return None if total >= 2**63 else -total if sign == "-" else total
+    total = -total if sign == "-" else total
+    return total if -(2**63) <= total < 2**63 else None
 
 
 def duration_text(micros: int) -> str:

@@ -998,6 +998,12 @@ def test_null_alone_is_null(kind: pa.Field) -> None:
 def test_durations() -> None:
     micros = [value_in(pa.duration("us"), f'"{text}"') for text in ("PT1.5S", "-P1DT1H", "PT0S")]
     assert [each.total_seconds() for each in micros] == [1.5, -90000, 0]
+    extremes = ("-PT9223372036854.775808S", "PT9223372036854.775807S")
+    read = run(pa.duration("us"), *(f'"{text}"'.encode() for text in extremes))
+    assert read.values.cast(pa.int64()).to_pylist() == [-(2**63), 2**63 - 1]
+    beyond = ("-PT9223372036854.775809S", "PT9223372036854.775808S")
+    read = run(pa.duration("us"), *(f'"{text}"'.encode() for text in beyond))
+    assert read.bad_rows.tolist() == [0, 1]
 
 
 def test_sliced_and_empty_arrays() -> None:
