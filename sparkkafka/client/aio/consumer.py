@@ -77,9 +77,9 @@ class _AsyncPollingClient(AsyncClient[C]):
     async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the client after the calls that run. If brokers do not answer these, perhaps
         cancelled ones, cut them off after `timeout_s`."""
-        signal = self._client._cluster.close_signal
+        loop, signal = self._worker.bind(), self._client._cluster.close_signal
         signal.close_in(timeout_s)
-        self._worker.bind().call_later(timeout_s, signal.cut_sockets)
+        loop.call_later(timeout_s, signal.cut_sockets)
         await super()._end(close, timeout_s)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:

@@ -408,6 +408,7 @@ class AsyncClient(ClientBase, Generic[C]):
     async def _end(self, close: Callable[[], object], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the client and end the thread, even if the task is cancelled meanwhile. Callbacks
         that still run after `timeout_s` are cancelled."""
+        self._worker.bind()  # on another loop nothing is closed
         self._worker.callback_deadline = Deadline(timeout_s * 1000)
         closing = asyncio.ensure_future(self._run(close, self._closer))
         for worker in (self._worker, self._closer):

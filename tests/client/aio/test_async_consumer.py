@@ -570,6 +570,31 @@ def test_close_ends_in_its_time_though_a_cancelled_call_gets_no_response(
     asyncio.run(main())
 
 
+def test_a_close_on_another_loop_closes_nothing(filled: FakeCluster) -> None:
+    async def close(theirs: AsyncConsumer | AsyncAdmin) -> None:
+        with pytest.raises(KafkaError, match="belongs to another event loop"):
+            await theirs.__aexit__(None, None, None)
+        if isinstance(theirs, AsyncConsumer):
+            with pytest.raises(KafkaError, match="belongs to another event loop"):
+                await theirs.close(0)
+
+    async def main() -> None:
+        async with consumer(filled) as source, AsyncAdmin(settings(filled)) as admin:
+            await source.assign([TP])
+            for client in (source, admin):
+                await asyncio.to_thread(asyncio.run, close(client))
+            filled.fault(Delay(100, before=True), times=None)
+            for call in (source.end_offsets([TP]), admin.describe_topics(["t"])):
+                task, turns = asyncio.ensure_future(call), 0
+                while not task.done():
+                    turns += 1
+                    await asyncio.sleep(0.01)
+                assert TP in task.result() or "t" in task.result()
+                assert turns > 1  # the call ran in the thread
+
+    asyncio.run(main())
+
+
 def test_many_tasks_share_one_iteration(filled: FakeCluster) -> None:
     async def main() -> None:
         found: list[int] = []
