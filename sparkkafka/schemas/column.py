@@ -442,12 +442,21 @@ def _in_row_order(
     return spread(pa.concat_arrays([values for _, values in typed]), np.concatenate(rows), count)
 
 
-@lru_cache(128)  # a decoder takes some KB, and its schema's text
 def decoder_of(
     plan: ColumnPlan, writer: Schema | None = None, message: tuple[int, ...] | None = None
 ) -> Decoder:
     """Return the decoder of payloads of the writer's schema and message, by default the reader's
-    own. The process keeps it for the next task. Raises SchemaError, OptionError."""
+    own. The process keeps it for the next task, and for all topics with these schemas. Raises
+    SchemaError, OptionError."""
+    plan = replace(plan, column="", framing="", subject=None, schema_id=None, guid=None)
+    return _kept_decoder(plan, writer, message)
+
+
+@lru_cache(128)  # a decoder takes some KB, and its schema's text
+def _kept_decoder(
+    plan: ColumnPlan, writer: Schema | None, message: tuple[int, ...] | None
+) -> Decoder:
+    """Return the decoder of `decoder_of`. The plan lacks what differs between topics."""
     schema, reader = plan.decoder_schema, None
     if writer is not None:
         schema, reader = writer, plan.decoder_schema

@@ -25,6 +25,7 @@ from sparkkafka.schemas.column import (
     ColumnEncoder,
     ColumnPlan,
     EncodePlan,
+    decoder_of,
     format_module,
 )
 from sparkkafka.schemas.framings import WriterId
@@ -334,6 +335,15 @@ def test_ids_in_headers_alone(client: RegistryClient) -> None:
     )
     assert found.values.to_pylist() == [{"c": 0.5, "b": None, "a": 4}, None]
     assert [item.row for item in found.bad] == [1]
+
+
+def test_topics_of_one_schema_share_its_decoder() -> None:
+    kind = avro.arrow_type(READER)
+    plans = [
+        ColumnPlan("value", AVRO, CONFLUENT, READER, kind, subject=f"{topic}-value", schema_id=3)
+        for topic in ("t", "u")
+    ]
+    assert decoder_of(plans[0]) is decoder_of(plans[1])
 
 
 def test_bare_payloads_and_target_fields() -> None:
