@@ -198,7 +198,7 @@ def parse_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
             raise binascii.Error("a row has half a byte")
         return _binary(offsets // 2, binascii.unhexlify(_content(column)), nulls_of=column), None
     except binascii.Error:
-        is_hex = re.compile(rb"(?:[0-9A-Fa-f]{2})*").fullmatch
+        is_hex = re.compile(rb"(?:[0-9A-Fa-f]{2})*+").fullmatch  # *+ remembers no repetition
         bad = next(row for row, text in enumerate(column.to_pylist()) if not is_hex(text or b""))
         return parse_hex(column.slice(0, bad))[0], bad
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -123,6 +124,16 @@ def test_hexadecimal_digits_are_parsed():
     assert (good.to_pylist(), bad) == ([None, b"", b"\x80\xff"], 3)
     assert parse_hex(pa.array(["0g", "00"]))[1] == 0
     assert parse_hex(pa.array(["0a", "0b"]))[0].to_pylist() == [b"\n", b"\x0b"]
+
+
+def test_a_long_row_before_one_that_is_not_hexadecimal_takes_no_more_memory():
+    column = pa.array([b"ab" * 2_000_000, b"zz"])
+    tracemalloc.start()
+    try:
+        assert parse_hex(column)[1] == 1
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_header_s_zero_byte_is_kept():
