@@ -223,10 +223,9 @@ def test_a_refusal_is_for_the_callback_or_the_log(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("member", ["classic", "consumer"], indirect=True)
 def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Consumer) -> None:
     """As the member that it was: the coordinator refuses, whoever has the partition by then."""
-    if not member.group_metadata().member_id:
-        pytest.skip("of members only")
     recorded = RecordingCallback()
     metadata = member.group_metadata()
     filled.fault(Delay(500, before=True), api="OffsetCommit", times=1)
