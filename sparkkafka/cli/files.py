@@ -325,6 +325,7 @@ def _parse_headers(value: Any) -> list[tuple[str, bytes | None]]:
     names = flat[::2]
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"headers are {value!r}")
+    "".join(names).encode()  # raises ValueError for half of a surrogate pair
     return list(zip(names, map(_to_bytes, flat[1::2]), strict=True))
 
 

@@ -143,6 +143,7 @@ def test_headers_of_json_lines():
         '{"payload":"a","ts":"now"}',
         '{"payload":"a","headers":["h"]}',
         '{"payload":"a","headers":[1,"v"]}',
+        r'{"payload":"a","headers":["\ud800","v"]}',
         "null",
         '{"payload":"a"}null',
         '{"payload":"a"} null {"payload":"b"}',
