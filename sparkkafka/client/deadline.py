@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 
 MAX_WAIT_S = 1e8  # infinity is more than the operating system can wait
+CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 
 
 class Deadline:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sparkkafka.client.aio.worker import AsyncClient, Turn, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
-from sparkkafka.client.deadline import MAX_WAIT_S, Deadline, seconds_of
+from sparkkafka.client.deadline import CUT_AFTER_S, MAX_WAIT_S, Deadline, seconds_of
 from sparkkafka.client.share import ShareConsumer, ShareRecord
 from sparkkafka.errors import WakeupError
 
@@ -79,7 +79,7 @@ class _AsyncPollingClient(AsyncClient[C]):
         cancelled ones, cut them off after `timeout_s`."""
         loop, signal = self._worker.bind(), self._client._cluster.close_signal
         signal.close_in(timeout_s)
-        loop.call_later(timeout_s, signal.cut_sockets)
+        loop.call_later(timeout_s + CUT_AFTER_S, signal.cut_sockets)
         await super()._end(close, timeout_s)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:

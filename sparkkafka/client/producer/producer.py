@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sparkkafka.client.arguments import ClientBase, as_bytes, checked_headers, checked_int
-from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
+from sparkkafka.client.deadline import CUT_AFTER_S, CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.producer.futures import (
     Delivery,
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import TransactionManager
 
 log = logging.getLogger(__name__)
-
-CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 
 Headers = (
     Mapping[str, bytes | bytearray | memoryview | str | None]

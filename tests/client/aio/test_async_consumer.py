@@ -570,6 +570,17 @@ def test_close_ends_in_its_time_though_a_cancelled_call_gets_no_response(
     asyncio.run(main())
 
 
+def test_close_without_time_sends_the_commit_like_that_of_a_consumer(filled: FakeCluster) -> None:
+    async def main() -> None:
+        source = consumer(filled)
+        await source.subscribe(["t"])
+        assert await source.poll(WAIT_S)
+        await source.close(0)
+
+    asyncio.run(main())
+    wait_until(lambda: filled.committed("g") == {("t", 0): 100})
+
+
 def test_a_close_on_another_loop_closes_nothing(filled: FakeCluster) -> None:
     async def close(theirs: AsyncConsumer | AsyncAdmin) -> None:
         with pytest.raises(KafkaError, match="belongs to another event loop"):
