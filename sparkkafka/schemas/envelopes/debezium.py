@@ -346,7 +346,10 @@ def without_other_records(payloads: pa.Array) -> pa.Array:
     """Return JSON texts, with an empty object for each other record of Debezium, whose fields a
     flattened row may have, too, as the id and status of a transaction."""
     is_other = pc.match_substring_regex(payloads, "|".join(_OTHER_RECORDS.values()))
-    return pc.if_else(is_other, scalar(b"{}"), payloads) if pc.any(is_other).as_py() else payloads
+    if not pc.any(is_other).as_py():
+        return payloads
+    has_added_field = pc.match_substring_regex(payloads, r'"__\w+"\s*:')  # only rows have any
+    return pc.if_else(pc.and_not(is_other, has_added_field), scalar(b"{}"), payloads)
 
 
 def _texts(flags_by_text: dict[str, Flags], count: int) -> pa.Array:

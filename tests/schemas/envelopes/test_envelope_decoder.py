@@ -253,6 +253,15 @@ def test_other_types_of_the_fields_of_flattened_rows() -> None:
     assert values[1][1] == "field __ts_ms: 'x' is not of type bigint"
 
 
+def test_a_flattened_row_with_added_fields_is_no_other_record() -> None:
+    row = {"status": "END", "id": "7", "ts_ms": 5}
+    kind = pa.struct([("status", pa.string()), ("id", pa.string()), ("ts_ms", pa.int64())])
+    texts = [json.dumps({**row, "__op": "c"}).encode(), json.dumps(TRANSACTION).encode()]
+    values = [value for value, _ in decode("debezium-flat", texts, kind)]
+    assert [value["row"] for value in values] == [row, None]
+    assert [value["change"]["kind"] for value in values] == ["row", "transaction"]
+
+
 def test_a_time_of_maxwell_that_is_too_large() -> None:
     times = [1_596_684_883, 2**63 - 1, -1]
     texts = [json.dumps({"type": "insert", "ts": ts, "data": GOOD}).encode() for ts in times]
