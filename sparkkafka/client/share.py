@@ -1255,7 +1255,7 @@ class ShareConsumer(arguments.ClientBase):
 
         As in Java this does not accept the records of the last poll: call `commit` before.
         """
-        limit = Deadline(seconds_of(timeout_s) * 1000)
+        limit = Deadline(seconds_of(timeout_s) * 1000, self._cluster.close_signal)
         if self._guard.is_unusable:
             return
         with self._guard:

@@ -872,7 +872,8 @@ class Consumer(arguments.ClientBase):
             # Callbacks may still use the consumer, so it is not closed yet.
             self._is_closing = True
             try:
-                self._coordinator.close(Deadline(timeout_s * 1000), commit=commit)
+                deadline = Deadline(timeout_s * 1000, self._cluster.close_signal)
+                self._coordinator.close(deadline, commit=commit)
             finally:
                 self._guard.is_closed = True
                 self._subscription.assign([])
