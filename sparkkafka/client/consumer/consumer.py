@@ -872,8 +872,7 @@ class Consumer(arguments.ClientBase):
             # Callbacks may still use the consumer, so it is not closed yet.
             self._is_closing = True
             try:
-                deadline = Deadline(timeout_s * 1000, self._cluster.close_signal)
-                self._coordinator.close(deadline, commit=commit)
+                self._coordinator.close(self._deadline(timeout_s), commit=commit)
             finally:
                 self._guard.is_closed = True
                 self._subscription.assign([])
