@@ -231,12 +231,12 @@ def as_nullable(
     return leaf(arrow_type)
 
 
-def with_small_offsets(values: pa.Array) -> pa.Array:
-    """Return the values with strings and binaries of 32-bit offsets, at all levels, in place of
-    those of 64 bits."""
+def with_small_offsets(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type with strings and binaries of 32-bit offsets, at all levels, in place of those
+    of 64 bits; the same type if it has none of these."""
     small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-    target = as_nullable(values.type, lambda leaf: small.get(leaf, leaf))
-    return values if target == as_nullable(values.type) else values.cast(target)
+    target = as_nullable(arrow_type, lambda leaf: small.get(leaf, leaf))
+    return arrow_type if target == as_nullable(arrow_type) else target
 
 
 def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:

@@ -497,7 +497,8 @@ class ColumnEncoder:
             if with_indexes and plan.framing in (kinds.GLUE, kinds.GLUE_ZLIB):
                 paths = format_module(plan.format).glue_messages(plan.schema)
                 self._number = varint_bytes(paths.index(plan.writer.message))
-        self._encoder: tuple[pa.DataType, Encoder] | None = None
+        self._encoder: tuple[pa.DataType, pa.DataType, Encoder] | None = None
+        """The type of the last values, the type that their encoder takes, and the encoder."""
 
     def encode(
         self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, scope: str = "task"
@@ -521,18 +522,22 @@ class ColumnEncoder:
         """Return (payloads, headers) of a batch's values; a null value gives a null payload. Raises
         ValueRowError, with the row in the batch, for a value that the schema does not allow."""
         plan = self.plan
-        if plan.format != kinds.AVRO:  # which takes both
-            # With spark.sql.execution.arrow.useLargeVarTypes, offsets have 64 bits.
-            values = with_small_offsets(values)
         if self._encoder is None or self._encoder[0] != values.type:
+            source = values.type
+            if plan.format != kinds.AVRO:  # which takes both
+                # With spark.sql.execution.arrow.useLargeVarTypes, offsets have 64 bits.
+                source = with_small_offsets(source)
             encoder = format_module(plan.format).encoder(
-                plan.schema, values.type, message=plan.writer.message
+                plan.schema, source, message=plan.writer.message
             )
-            self._encoder = values.type, encoder
+            self._encoder = values.type, source, encoder
+        _, source, encoder = self._encoder
+        if values.type != source:
+            values = values.cast(source)
         in_header = plan.framing in framings.IN_HEADERS
         is_bare = in_header or plan.framing == kinds.GLUE_ZLIB  # the frame is put elsewhere below
         prefix = self._number if is_bare else self._frame + self._number
-        payloads = self._encoder[1].encode(values, prefix)
+        payloads = encoder.encode(values, prefix)
         if in_header:
             name = framings.header_to_write(plan.framing, plan.column)
             headers = add_header(headers, name, self._frame, payloads)
