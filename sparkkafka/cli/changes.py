@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.tables import printable
+from sparkkafka.cli.tables import has_colours, printable
 from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN, JSON
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.schemas.arrays import as_nullable
@@ -123,7 +122,7 @@ class ChangeLines:
     says why."""
 
     def __init__(self, *, skips_bad: bool) -> None:
-        self._has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._has_colours = has_colours()
         self._skips_bad = skips_bad
 
     def write(self, batch: pa.RecordBatch) -> None:

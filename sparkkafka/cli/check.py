@@ -8,7 +8,6 @@ transactional ids, and the certificates of the Schema Registry.
 from __future__ import annotations
 
 import datetime
-import os
 import shutil
 import ssl
 import sys
@@ -28,7 +27,7 @@ from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
 from sparkkafka.cli.commands import AsJson, group_names, seconds_of, session_of, topic_names
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import duration_text, print_json, printable
+from sparkkafka.cli.tables import duration_text, has_colours, print_json, printable
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.auth.http_exchange import open_connection
 from sparkkafka.client.auth.sasl import ConnectionSecurity, connection_security
@@ -221,7 +220,7 @@ class Finding(NamedTuple):
                 break_on_hyphens=False,
             )
             colours = {OK: typer.colors.GREEN, PROBLEM: typer.colors.RED}
-            if not os.environ.get("NO_COLOR"):
+            if has_colours():
                 colour = colours.get(self.mark, typer.colors.YELLOW)
                 line = typer.style(line[:2], fg=colour, bold=True) + line[2:]
         sys.stdout.write(f"{line}\n")

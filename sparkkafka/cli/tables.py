@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import sys
 import time
@@ -119,6 +120,12 @@ def text_of(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     return printable(str(value))
+
+
+def has_colours() -> bool:
+    """Return whether stdout is a terminal, and NO_COLOR (no-color.org) does not turn colours
+    off."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def printable(text: str) -> str:
