@@ -8,6 +8,7 @@ commit of these. SIGTERM, or the end of its standard input, makes it leave the g
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -124,6 +125,8 @@ class Confluent:
 
 class KafkaPython:
     def __init__(self, job: MemberJob) -> None:
+        # What it waits for, if it does not join.
+        logging.basicConfig(level=logging.INFO)
         import kafka
         from kafka.coordinator import assignors
         from kafka.errors import KafkaError

@@ -95,7 +95,9 @@ class Group:
                 return
             for member in self.running:
                 assert member.process.poll() is None, self.words_of(member)
-            assert time.monotonic() < until, owned
+            if time.monotonic() > until:
+                without = [member for member in self.running if not member.owned()]
+                pytest.fail(f"{owned}\n" + "\n".join(map(self.words_of, without)))
             time.sleep(0.05)
 
     def read_by_all(self) -> dict[int, set[int]]:
@@ -208,6 +210,8 @@ def check(group: Group, traffic: Traffic) -> None:
     assert traffic.went_back == []
 
 
+# Once in some hundred starts kafka-python had not joined the group after a minute.
+@pytest.mark.flaky(reruns=1)
 @pytest.mark.parametrize(
     ("assignor", "kinds", "events"),
     [
