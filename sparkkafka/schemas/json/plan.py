@@ -84,6 +84,9 @@ def node_of_type(target: pa.DataType, shape: Shape | None = None, path: str = ""
     if kind == JsonKind.AS_TEXT and shape.kind == JsonKind.TEXT:
         return JsonNode(JsonKind.TEXT, target)
     if (shape.kind, kind) in _READ_BY_SCHEMA:
+        # The bytes of a decimal have no scale of their own: theirs is the schema's.
+        if kind == JsonKind.DECIMAL and target.scale != shape.type.scale:
+            raise _type_error(target, shape, path)
         return JsonNode(shape.kind, target)
     if kind != JsonKind.AS_TEXT and kind not in _READABLE_AS.get(shape.kind, {shape.kind}):
         raise _type_error(target, shape, path)

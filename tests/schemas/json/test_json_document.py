@@ -567,6 +567,11 @@ ORDER = {
         "labels": {"type": "object", "additionalProperties": {"type": "string"}},
         "tags": {"type": "array", "items": {"type": "string"}},
         "millis": {"type": "integer", "title": f"{CONNECT}Timestamp"},
+        "cents": {
+            "type": "string",
+            "title": f"{CONNECT}Decimal",
+            "connect.parameters": {"scale": "4"},
+        },
     }
 }
 
@@ -589,6 +594,7 @@ ORDER = {
         ("home", pa.string(), '{"zip": 1}', '{"zip":1}'),
         ("labels", pa.struct([("a", pa.string())]), '{"a":"b"}', {"a": "b"}),
         ("millis", pa.int64(), "5", 5),
+        ("cents", pa.decimal128(9, 4), '"OpY="', Decimal("1.4998")),
     ],
 )
 def test_what_a_wanted_type_makes_of_the_schema(
@@ -612,6 +618,8 @@ def test_what_a_wanted_type_makes_of_the_schema(
         ([("tags", pa.list_(pa.int8()))], r"field tags\[\] is text"),
         ([("home", pa.list_(pa.int8()))], "field home is an object"),
         ([("id", pa.struct([("x", pa.int8())]))], "field id is integer"),
+        # the bytes have the scale of the schema, and would be 100 times as much
+        ([("cents", pa.decimal128(9, 2))], r"field cents .*\(38,4\).* become decimal\(9,2\)"),
     ],
 )
 def test_wanted_types_that_do_not_fit_the_schema(wanted: list[Any], expected_error: str) -> None:
