@@ -28,8 +28,9 @@ from sparkkafka.protocol.messages import (
     ListedGroup,
     ListGroupsResponse,
 )
-from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.call import Call, reported_in
 from sparkkafka.testing.fake.groups.apis import group_error
+from sparkkafka.testing.fake.log.producers import Refused
 
 HIGH_WATERMARK = -1
 # Before this version of DescribeGroups a group that does not exist is in the state Dead.
@@ -40,22 +41,19 @@ def create_partitions(call: Call) -> CreatePartitionsResponse:
     """Answer CreatePartitions."""
     rows = []
     for requested in call.message.topics:
-        injected = call.error_of(requested.name)
-        topic = call.state.topics.get(requested.name)
-        code = 0
-        if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
-            code = ErrorCode.NOT_CONTROLLER
-        elif topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif requested.count <= len(topic.partitions):
-            code = ErrorCode.INVALID_PARTITIONS
-        elif not call.message.validate_only and (injected is None or injected.applied):
-            call.state.add_partitions(topic, requested.count)
-        rows.append(
-            CreatePartitionsTopicResult(
-                name=requested.name, error_code=code if injected is None else injected.code
-            )
-        )
+        row = CreatePartitionsTopicResult(name=requested.name)
+        with reported_in(row):
+            call.check_fault(requested.name)
+            call.check_controller()
+            topic = call.state.topics.get(requested.name)
+            if topic is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+            if requested.count <= len(topic.partitions):
+                raise Refused(ErrorCode.INVALID_PARTITIONS, "")
+            if not call.message.validate_only:
+                call.state.add_partitions(topic, requested.count)
+            call.check_fault(requested.name, applied=True)
+        rows.append(row)
     call.changed.notify_all()
     return CreatePartitionsResponse(results=rows)
 
@@ -77,28 +75,21 @@ def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionR
     """Delete the records of one partition before an offset, unless a fault is injected."""
     number = row.partition_index
     result = DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1)
-    injected = call.error_of(topic, number)
-    try:
-        partition = call.state.partition(topic, number)
-    except KeyError:
-        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return result
-    offset = partition.log.end_offset if row.offset == HIGH_WATERMARK else row.offset
-    if injected is not None:
-        result.error_code = injected.code
-    elif partition.leader != call.broker_id:
-        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    elif offset > partition.log.end_offset:
-        result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-    if not result.error_code or (injected is not None and injected.applied):
-        partition.log.advance_start(max(offset, partition.log.start_offset))
-        result.low_watermark = partition.log.start_offset
+    with reported_in(result):
+        call.check_fault(topic, number)
+        log = call.state.led_by(call.broker_id, topic, number).log
+        offset = log.end_offset if row.offset == HIGH_WATERMARK else row.offset
+        if offset > log.end_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "")
+        log.advance_start(max(offset, log.start_offset))
+        result.low_watermark = log.start_offset
+        call.check_fault(topic, number, applied=True)
     return result
 
 
 def list_groups(call: Call) -> ListGroupsResponse:
     """List the groups that this broker coordinates."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return ListGroupsResponse(error_code=injected.code)
     groups = [
@@ -160,30 +151,28 @@ def describe_groups(call: Call) -> DescribeGroupsResponse:
 def delete_groups(call: Call) -> DeleteGroupsResponse:
     """Answer DeleteGroups: a group with members is refused."""
     rows = []
-    injected = call.error_of()
     for group_id in call.message.groups_names:
-        group = call.state.group(group_id)
-        code = group_error(call, group_id)
-        if not code and not group.exists:
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif not code and group.is_active:
-            code = ErrorCode.NON_EMPTY_GROUP
-        if not code and (injected is None or injected.applied):
+        row = DeletableGroupResult(group_id=group_id, error_message=None)
+        with reported_in(row):
+            call.check_fault()
+            group = call.state.group(group_id)
+            code = group_error(call, group_id)
+            if code:
+                raise Refused(code, "")
+            if not group.exists:
+                raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "")
+            if group.is_active:
+                raise Refused(ErrorCode.NON_EMPTY_GROUP, "")
             call.state.groups.delete(group_id)
-        rows.append(
-            DeletableGroupResult(
-                group_id=group_id,
-                error_code=code if injected is None else injected.code,
-                error_message=None if injected is None else injected.message,
-            )
-        )
+            call.check_fault(applied=True)
+        rows.append(row)
     return DeleteGroupsResponse(results=rows)
 
 
 def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
     """Describe one directory with all replicas. A fault rule with a topic fails the directory."""
     message: DescribeLogDirsRequest = call.message
-    refused = call.top_level or call.error_of()
+    refused = call.error_of()
     if refused is not None:
         return DescribeLogDirsResponse(error_code=refused.code)
     result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")

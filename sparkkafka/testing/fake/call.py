@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import ErrorResponse, Fault, RecordedRequest
+from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.security.authorizer import Authorizer
 from sparkkafka.testing.fake.state import ClusterState
 from sparkkafka.testing.fake.versions import Release
@@ -52,16 +55,19 @@ class Call:
     def error_of(
         self, topic: str | None = None, partition: int | None = None
     ) -> ErrorResponse | None:
-        """Return the error for this part of the request: a fault rule's, or that of a missing ACL;
-        None if it has none."""
+        """Return the error for this part of the request, without a topic for all of it: a fault
+        rule's, or that of a missing ACL; None if it has none."""
         injected = self.injected
-        if injected is None or self.fault is None or injected.top_level:
-            return self._unauthorized(topic)
-        return injected if self.fault.covers(topic, partition) else self._unauthorized(topic)
+        if injected is not None and self.fault is not None:
+            is_hit = topic is None if injected.top_level else self.fault.covers(topic, partition)
+            if is_hit:
+                return injected
+        return self._unauthorized(topic)
 
     @property
     def top_level(self) -> ErrorResponse | None:
-        """The error of the whole response: a fault rule's, or that of a missing ACL."""
+        """The error that only the whole response can have: a fault rule's, or that of a missing
+        ACL."""
         if self.injected is not None and self.injected.top_level:
             return self.injected
         return self._unauthorized(None)
@@ -69,6 +75,31 @@ class Call:
     def _unauthorized(self, topic: str | None) -> ErrorResponse | None:
         code = self.authorizer.refusal(topic)
         return None if code is None else ErrorResponse(code)
+
+    def check_fault(
+        self, topic: str | None = None, partition: int | None = None, *, applied: bool = False
+    ) -> None:
+        """Raise Refused if a fault prevents this part of the request. After a change, with
+        `applied`: if a fault reports an error although the request took effect."""
+        injected = self.error_of(topic, partition)
+        if injected is not None and injected.applied == applied:
+            raise Refused(injected.code, injected.message or "")
+
+    def check_controller(self) -> None:
+        """Raise Refused if only another broker may make this change."""
+        if self.release.has_controller_broker and self.broker_id != self.state.controller_id:
+            raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
+
+
+@contextlib.contextmanager
+def reported_in(row: Any) -> Iterator[None]:
+    """Set the error fields of this part of a response if the block raises Refused."""
+    try:
+        yield
+    except Refused as error:
+        row.error_code = error.code
+        if hasattr(row, "error_message"):
+            row.error_message = error.message or None
 
 
 # Returns the response message, or None if the request gets no response (Produce with acks 0).

@@ -3,7 +3,6 @@ features. A move ends with `FakeCluster.finish_reassignments`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from sparkkafka.errors import ErrorCode
@@ -28,7 +27,7 @@ from sparkkafka.protocol.messages import (
     UpdatableFeatureResult,
     UpdateFeaturesResponse,
 )
-from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.call import Call, reported_in
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.state import NO_LEADER, FakePartition
 
@@ -42,17 +41,12 @@ QUOTAS = ("consumer_byte_rate", "connection_creation_rate", "producer_byte_rate"
 _EXACT, _DEFAULT = 0, 1
 
 
-def _check_controller(call: Call) -> None:
-    if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
-        raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
-
-
 # --- quotas -------------------------------------------------------------------------------------
 
 
 def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
     """Answer DescribeClientQuotas."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return DescribeClientQuotasResponse(
             error_code=injected.code, error_message=injected.message, entries=None
@@ -87,16 +81,13 @@ def _matches(entity: dict[str, str | None], message: Any) -> bool:
 
 def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
     """Answer AlterClientQuotas."""
-    rows, injected = [], call.error_of()
+    rows = []
     for entry in call.message.entries:
         row = AlterQuotaResult(error_message=None, entity=entry.entity)
-        try:
-            if injected is None or injected.applied:
-                _alter_quotas(call, entry)
-            if injected is not None:
-                raise Refused(injected.code, injected.message or "")
-        except Refused as error:
-            row.error_code, row.error_message = error.code, error.message
+        with reported_in(row):
+            call.check_fault()
+            _alter_quotas(call, entry)
+            call.check_fault(applied=True)
         rows.append(row)
     return AlterClientQuotasResponse(entries=rows)
 
@@ -139,23 +130,19 @@ def _begin_reassignment(call: Call, topic: str, requested: Any) -> ReassignableP
     """Begin to move a partition, or cancel its move if no replicas are requested."""
     number, moves = requested.partition_index, call.state.cluster_wide.moves
     row = ReassignablePartitionResponse(partition_index=number, error_message=None)
-    injected = call.error_of(topic, number)
-    try:
-        _check_controller(call)
+    with reported_in(row):
+        call.check_fault(topic, number)
+        call.check_controller()
         _existing_partition(call, topic, number)
-        if injected is None or injected.applied:
-            if requested.replicas is None and (topic, number) not in moves:
-                raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
-            if requested.replicas is None:
-                del moves[topic, number]
-            elif requested.replicas and set(requested.replicas) <= set(call.state.addresses):
-                moves[topic, number] = tuple(requested.replicas)
-            else:
-                raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{requested.replicas}")
-        if injected is not None:
-            raise Refused(injected.code, injected.message or "")
-    except Refused as error:
-        row.error_code, row.error_message = error.code, error.message
+        if requested.replicas is None and (topic, number) not in moves:
+            raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
+        if requested.replicas is None:
+            del moves[topic, number]
+        elif requested.replicas and set(requested.replicas) <= set(call.state.addresses):
+            moves[topic, number] = tuple(requested.replicas)
+        else:
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{requested.replicas}")
+        call.check_fault(topic, number, applied=True)
     return row
 
 
@@ -167,7 +154,7 @@ def _existing_partition(call: Call, topic: str, number: int) -> FakePartition:
 
 def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsResponse:
     """Answer ListPartitionReassignments: those of the named partitions, or of all."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return ListPartitionReassignmentsResponse(
             error_code=injected.code, error_message=injected.message
@@ -223,16 +210,12 @@ def elect_leaders(call: Call) -> ElectLeadersResponse:
 def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
     """Elect the leader of one partition, unless a fault is injected."""
     row = ElectionPartitionResult(partition_id=number, error_message=None)
-    injected = call.error_of(topic, number)
-    try:
-        _check_controller(call)
+    with reported_in(row):
+        call.check_fault(topic, number)
+        call.check_controller()
         partition = _existing_partition(call, topic, number)
-        if injected is None or injected.applied:
-            call.state.move_leader(partition, _new_leader(call, partition))
-        if injected is not None:
-            raise Refused(injected.code, injected.message or "")
-    except Refused as error:
-        row.error_code, row.error_message = error.code, error.message
+        call.state.move_leader(partition, _new_leader(call, partition))
+        call.check_fault(topic, number, applied=True)
     return row
 
 
@@ -280,23 +263,17 @@ def supported_features(call: Call) -> list[SupportedFeatureKey]:
 
 def update_features(call: Call) -> UpdateFeaturesResponse:
     """Answer UpdateFeatures: all levels are set, or none."""
-    injected = call.top_level or call.error_of()
-    if injected is not None:
-        return UpdateFeaturesResponse(error_code=injected.code, error_message=injected.message)
+    response = UpdateFeaturesResponse(error_message=None)
     levels = dict(call.state.cluster_wide.features)
-    try:
-        _check_controller(call)
+    with reported_in(response):
+        call.check_fault()
+        call.check_controller()
         for row in call.message.feature_updates:
             _set_level(levels, row)
-    except Refused as error:
-        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
-    if not call.message.validate_only:
-        call.state.cluster_wide.features = levels
-    names: Iterable[str] = [row.feature for row in call.message.feature_updates]
-    return UpdateFeaturesResponse(
-        error_message=None,
-        results=[UpdatableFeatureResult(feature=name, error_message=None) for name in names],
-    )
+            response.results.append(UpdatableFeatureResult(feature=row.feature, error_message=None))
+        if not call.message.validate_only:
+            call.state.cluster_wide.features = levels
+    return response
 
 
 def _set_level(levels: dict[str, int], row: Any) -> None:

@@ -36,7 +36,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from sparkkafka.testing.fake.call import Call, CloseConnection
+from sparkkafka.testing.fake.call import Call, CloseConnection, reported_in
 from sparkkafka.testing.fake.log.producers import Refused, transactional_header
 from sparkkafka.testing.fake.log.records import without_crcs
 from sparkkafka.testing.fake.state import FakePartition, Quirk
@@ -118,41 +118,41 @@ def _produce_to_partition(
     call: Call, topic: str, row: PartitionProduceData, refused: Refused | None
 ) -> PartitionProduceResponse:
     """Append the batch of one partition, unless it is refused or a fault is injected."""
-    injected = call.error_of(topic, row.index)
-    if refused is None and (injected is None or injected.applied):
-        try:
-            partition = _partition_to_write(call, topic, row.index)
-            header = transactional_header(_records(row))
-            if header is not None:
-                verify_write(call, partition.log, (topic, row.index), header)
-            appended = partition.log.produce(
-                _records(row), call.version, check_records=call.check_records
-            )
-            if injected is None:
-                return PartitionProduceResponse(
-                    index=row.index,
-                    base_offset=appended.base_offset,
-                    log_append_time_ms=appended.log_append_time_ms,
-                    log_start_offset=partition.log.start_offset,
-                )
-        except Refused as error:
-            refused = error
-    if injected is not None:
-        refused = Refused(injected.code, injected.message or "")
-    response = PartitionProduceResponse(index=row.index, base_offset=UNKNOWN_OFFSET)
-    if refused is not None:
-        response.error_code = refused.code
-        response.error_message = refused.message or None
-        response.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
-            for index, text in refused.record_errors
-        ]
+    try:
+        call.check_fault(topic, row.index)
+        if refused is not None:
+            raise refused
+        partition = _partition_to_write(call, topic, row.index)
+        header = transactional_header(_records(row))
+        if header is not None:
+            verify_write(call, partition.log, (topic, row.index), header)
+        appended = partition.log.produce(
+            _records(row), call.version, check_records=call.check_records
+        )
+        call.check_fault(topic, row.index, applied=True)
+    except Refused as error:
+        response = PartitionProduceResponse(
+            index=row.index,
+            base_offset=UNKNOWN_OFFSET,
+            error_code=error.code,
+            error_message=error.message or None,
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+                for index, text in error.record_errors
+            ],
+        )
         if (
-            refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             and call.version >= PRODUCE_VERSION_WITH_LEADER
         ):
             response.current_leader = _current_leader(call, topic, row.index)
-    return response
+        return response
+    return PartitionProduceResponse(
+        index=row.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.log_append_time_ms,
+        log_start_offset=partition.log.start_offset,
+    )
 
 
 def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
@@ -224,9 +224,7 @@ def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _Fetc
         rows: list[PartitionData] = []
         for requested in topic.partitions:
             try:
-                injected = call.error_of(topic.topic, requested.partition)
-                if injected is not None:
-                    raise Refused(injected.code, "")
+                call.check_fault(topic.topic, requested.partition)
                 row = _read_partition(
                     call, topic.topic, requested, message.isolation_level, max_bytes, size
                 )
@@ -316,10 +314,9 @@ def _list_partition_offset(
 ) -> ListOffsetsPartitionResponse:
     """Return the offset of one partition that the request's timestamp names."""
     response = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
-    try:
-        injected = call.error_of(topic, requested.partition_index)
-        if injected is not None:
-            raise Refused(injected.code, "")
+    found = None
+    with reported_in(response):
+        call.check_fault(topic, requested.partition_index)
         partition = call.state.led_by(
             call.broker_id, topic, requested.partition_index, requested.current_leader_epoch
         )
@@ -331,9 +328,6 @@ def _list_partition_offset(
             read_committed=call.message.isolation_level == READ_COMMITTED,
             of_batch=Quirk.BATCH_TIMES in call.state.quirks,
         )
-    except Refused as error:
-        response.error_code = error.code
-        return response
     if found is not None:
         response.offset = found.offset
         # Brokers give no time for the two ends of the log.

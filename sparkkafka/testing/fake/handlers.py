@@ -50,7 +50,7 @@ from sparkkafka.testing.fake.admin import (
     describe_log_dirs,
     list_groups,
 )
-from sparkkafka.testing.fake.call import Call, Handler
+from sparkkafka.testing.fake.call import Call, Handler, reported_in
 from sparkkafka.testing.fake.cluster_admin import (
     alter_client_quotas,
     alter_partition_reassignments,
@@ -114,7 +114,6 @@ SOURCE_DEFAULT = 5
 BROKER_DEFAULT = -1  # in CreateTopics: num.partitions or default.replication.factor, which are 1
 DELETE_TOPICS_VERSION_WITH_IDS = 6
 CREATE_TOPICS_VERSION_WITH_CONFIGS = 5
-NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
 
 # Settings that a broker reports. Each is how the fake behaves.
 _BROKER_CONFIGS = {
@@ -128,7 +127,7 @@ _BROKER_CONFIGS = {
 
 def api_versions(call: Call) -> ApiVersionsResponse:
     """Answer ApiVersions with the versions of the release that this broker imitates."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     offered = call.release.versions
     return ApiVersionsResponse(
         error_code=injected.code if injected else 0,
@@ -261,7 +260,7 @@ def _live_brokers(call: Call) -> list[BrokerAddress]:
 
 def describe_cluster(call: Call) -> DescribeClusterResponse:
     """Answer DescribeCluster."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return DescribeClusterResponse(
             error_code=injected.code, error_message=injected.message, cluster_id=""
@@ -286,22 +285,13 @@ def create_topics(call: Call) -> CreateTopicsResponse:
     message: CreateTopicsRequest = call.message
     rows = []
     for requested in message.topics:
-        injected = call.error_of(requested.name)
         result = CreatableTopicResult(name=requested.name, configs=[])
-        if injected is None or injected.applied:
-            try:
-                if not _is_controller(call):
-                    raise Refused(ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER)
-                result = _create_topic(call, requested)
-            except Refused as error:
-                result.error_code, result.error_message = error.code, error.message
-        if injected is not None and not (injected.applied and result.error_code):
-            result = CreatableTopicResult(
-                name=requested.name,
-                error_code=injected.code,
-                error_message=injected.message,
-                configs=[],
-            )
+        with reported_in(result):
+            call.check_fault(requested.name)
+            call.check_controller()
+            created = _create_topic(call, requested)
+            call.check_fault(requested.name, applied=True)
+            result = created
         rows.append(result)
     call.changed.notify_all()
     return CreateTopicsResponse(topics=rows)
@@ -353,25 +343,19 @@ def delete_topics(call: Call) -> DeleteTopicsResponse:
         ]
     rows = []
     for name, topic, result in requested:
-        injected = call.error_of(name if topic is None else topic.name)
-        if injected is not None:
-            result.error_code, result.error_message = injected.code, injected.message
-        elif not _is_controller(call):
-            result.error_code, result.error_message = ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER
-        elif topic is None:
-            result.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        if topic is not None and (not result.error_code or (injected and injected.applied)):
+        named = name if topic is None else topic.name
+        with reported_in(result):
+            call.check_fault(named)
+            call.check_controller()
+            if topic is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID if name is None else code, "")
             result.name, result.topic_id = topic.name, topic.topic_id
             call.state.delete_topic(topic.name)
+            call.check_fault(named, applied=True)
         rows.append(result)
     call.changed.notify_all()
     return DeleteTopicsResponse(responses=rows)
-
-
-def _is_controller(call: Call) -> bool:
-    return not call.release.has_controller_broker or call.broker_id == call.state.controller_id
 
 
 def describe_configs(call: Call) -> DescribeConfigsResponse:
@@ -419,7 +403,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
 
 def list_config_resources(call: Call) -> ListConfigResourcesResponse:
     """Answer ListConfigResources."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return ListConfigResourcesResponse(error_code=injected.code)
     found = [(RESOURCE_TOPIC, name) for name in call.state.topics]

@@ -60,7 +60,7 @@ def find_coordinator(call: Call) -> FindCoordinatorResponse:
     """Answer FindCoordinator, in the form with one key or with several."""
     message = call.message
     batched = call.version >= COORDINATOR_VERSION_WITH_LIST
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     code = injected.code if injected is not None else 0
     if message.key_type not in COORDINATOR_TYPES and not code:
         code = ErrorCode.INVALID_REQUEST
@@ -249,10 +249,8 @@ MEMBERS_VERSION = 3
 
 def _request_error(call: Call, group_id: str) -> int:
     """Return the error of a member's request, 0 if there is none."""
-    injected = call.top_level or call.error_of()
-    if injected is not None:
-        return injected.code
-    return group_error(call, group_id)
+    injected = call.error_of()
+    return group_error(call, group_id) if injected is None else injected.code
 
 
 def _wait(call: Call, over: Callable[[], bool], membership: Membership) -> None:
@@ -397,7 +395,7 @@ def leave_group(call: Call) -> LeaveGroupResponse:
 def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
     """Answer ConsumerGroupHeartbeat (KIP-848)."""
     message: ConsumerGroupHeartbeatRequest = call.message
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     code = injected.code if injected is not None else group_error(call, message.group_id)
     if code:
         text = injected.message if injected is not None else None

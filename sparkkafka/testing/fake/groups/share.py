@@ -38,7 +38,7 @@ LOCK_MS = 30_000
 def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
     """Answer ShareGroupHeartbeat (KIP-932)."""
     message: ShareGroupHeartbeatRequest = call.message
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     code = injected.code if injected is not None else group_error(call, message.group_id)
     if code:
         text = injected.message if injected is not None else None
@@ -125,9 +125,7 @@ def _acquire(
     try:
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "")
-        injected = call.error_of(topic.name, key[1])
-        if injected is not None:
-            raise Refused(injected.code, injected.message or "")
+        call.check_fault(topic.name, key[1])
         found = call.state.led_by(call.broker_id, topic.name, key[1])
     except Refused as error:
         row.error_code, row.error_message = error.code, error.message or None

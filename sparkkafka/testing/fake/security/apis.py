@@ -24,21 +24,18 @@ from sparkkafka.protocol.messages import (
     DescribeUserScramCredentialsResult,
     ScramCredentialDeletion,
 )
-from sparkkafka.testing.fake.call import Call
-from sparkkafka.testing.fake.faults import RESOURCE_TOPIC, ErrorResponse
+from sparkkafka.testing.fake.call import Call, reported_in
+from sparkkafka.testing.fake.faults import RESOURCE_TOPIC
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.security.state import Credential, StoredAcl, StoredFilter
 
 
 def describe_acls(call: Call) -> DescribeAclsResponse:
     """Answer DescribeAcls."""
-    injected = call.top_level or call.error_of()
-    if injected is not None:
-        return DescribeAclsResponse(error_code=injected.code, error_message=injected.message)
-    try:
+    response, found = DescribeAclsResponse(error_message=None), []
+    with reported_in(response):
+        call.check_fault()
         found = call.state.acls.matching(_filter(call.message))
-    except Refused as error:
-        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
     for acl in found:
         resource = resources.setdefault(
@@ -57,7 +54,8 @@ def describe_acls(call: Call) -> DescribeAclsResponse:
                 permission_type=acl.permission_type,
             )
         )
-    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+    response.resources = list(resources.values())
+    return response
 
 
 def _filter(row: Any) -> StoredFilter:
@@ -86,22 +84,19 @@ def create_acls(call: Call) -> CreateAclsResponse:
             row.operation,
             row.permission_type,
         )
-        injected = _error_of_acl(call, acl)
         result = AclCreationResult(error_message=None)
-        if injected is None or injected.applied:
-            try:
-                call.state.acls.create(acl)
-            except Refused as error:
-                result.error_code, result.error_message = error.code, error.message
-        if injected is not None:
-            result.error_code, result.error_message = injected.code, injected.message
+        with reported_in(result):
+            call.check_fault(_topic_of(acl))
+            call.state.acls.create(acl)
+            call.check_fault(_topic_of(acl), applied=True)
         rows.append(result)
     return CreateAclsResponse(results=rows)
 
 
-def _error_of_acl(call: Call, acl: StoredAcl) -> ErrorResponse | None:
-    """Return the error for an ACL. A rule with a topic is about none of the other resources."""
-    return call.error_of(acl.resource_name if acl.resource_type == RESOURCE_TOPIC else "")
+def _topic_of(acl: StoredAcl) -> str:
+    """Return the topic that an ACL is about, "" for other resources: no rule with a topic hits
+    them."""
+    return acl.resource_name if acl.resource_type == RESOURCE_TOPIC else ""
 
 
 def delete_acls(call: Call) -> DeleteAclsResponse:
@@ -123,22 +118,21 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
         return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
     rows = []
     for acl in found:
-        injected = _error_of_acl(call, acl)
-        if injected is None or injected.applied:
-            call.state.acls.delete(acl)
-        rows.append(
-            DeleteAclsMatchingAcl(
-                error_code=0 if injected is None else injected.code,
-                error_message=None if injected is None else injected.message,
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
+        row = DeleteAclsMatchingAcl(
+            error_message=None,
+            resource_type=acl.resource_type,
+            resource_name=acl.resource_name,
+            pattern_type=acl.pattern_type,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission_type,
         )
+        with reported_in(row):
+            call.check_fault(_topic_of(acl))
+            call.state.acls.delete(acl)
+            call.check_fault(_topic_of(acl), applied=True)
+        rows.append(row)
     return DeleteAclsFilterResult(error_message=None, matching_acls=rows)
 
 
@@ -147,7 +141,7 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
 
 def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsResponse:
     """Answer DescribeUserScramCredentials."""
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return DescribeUserScramCredentialsResponse(
             error_code=injected.code, error_message=injected.message
@@ -155,13 +149,11 @@ def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsR
     rows = []
     for user in [row.name for row in call.message.users or ()] or call.state.scram_users.users:
         result = DescribeUserScramCredentialsResult(user=user, error_message=None)
-        try:
+        with reported_in(result):
             result.credential_infos = [
                 CredentialInfo(mechanism=mechanism, iterations=row.iterations)
                 for mechanism, row in sorted(call.state.scram_users.of(user).items())
             ]
-        except Refused as error:
-            result.error_code, result.error_message = error.code, error.message
         rows.append(result)
     return DescribeUserScramCredentialsResponse(error_message=None, results=rows)
 
@@ -171,19 +163,14 @@ def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsRespons
     changes: dict[str, list[Any]] = {}
     for row in (*call.message.deletions, *call.message.upsertions):
         changes.setdefault(row.name, []).append(row)
-    injected = call.error_of()
     rows = []
     for user, changes_of_user in changes.items():
         result = AlterUserScramCredentialsResult(user=user, error_message=None)
-        try:
-            if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
-                raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
-            if injected is None or injected.applied:
-                _alter(call, changes_of_user)
-        except Refused as error:
-            result.error_code, result.error_message = error.code, error.message
-        if injected is not None:
-            result.error_code, result.error_message = injected.code, injected.message
+        with reported_in(result):
+            call.check_fault()
+            call.check_controller()
+            _alter(call, changes_of_user)
+            call.check_fault(applied=True)
         rows.append(result)
     return AlterUserScramCredentialsResponse(results=rows)
 

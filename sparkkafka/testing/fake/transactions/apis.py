@@ -32,7 +32,7 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.call import Call, reported_in
 from sparkkafka.testing.fake.groups.apis import group_error, is_too_large
 from sparkkafka.testing.fake.groups.state import OFFSETS_TOPIC, CommittedOffset, offsets_partition
 from sparkkafka.testing.fake.log.log import PartitionLog
@@ -63,17 +63,16 @@ _UNVERIFIED: dict[int, ErrorCode] = {
 def init_producer_id(call: Call) -> InitProducerIdResponse:
     """Answer InitProducerId, for an idempotent or a transactional producer."""
     message: InitProducerIdRequest = call.message
-    injected = call.top_level or call.error_of()
-    code, response = 0, InitProducerIdResponse(producer_epoch=NO_EPOCH)
-    if injected is None or injected.applied:
+    response = InitProducerIdResponse(producer_epoch=NO_EPOCH)
+    with reported_in(response):
+        call.check_fault()
         try:
             producer_id, epoch = _init_producer_id(call, message)
-            response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
         except Refused as error:
             code = _for_version(call, error.code, INIT_VERSION_WITH_FENCED)
-    if injected is not None:
-        code, response = injected.code, InitProducerIdResponse(producer_epoch=NO_EPOCH)
-    response.error_code = code
+            raise Refused(code, error.message) from error
+        call.check_fault(applied=True)
+        response.producer_id, response.producer_epoch = producer_id, epoch
     call.changed.notify_all()
     return response
 
@@ -171,7 +170,7 @@ def _change_transaction(call: Call, transactional_id: str, change: Callable[[], 
 def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
     """Add the group's partition of __consumer_offsets to the transaction."""
     message: AddOffsetsToTxnRequest = call.message
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     code = 0
     if injected is None or injected.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
@@ -186,7 +185,7 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
 def end_txn(call: Call) -> EndTxnResponse:
     """Answer EndTxn."""
     message: EndTxnRequest = call.message
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     response = EndTxnResponse()
     if injected is None or injected.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
@@ -246,7 +245,7 @@ def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransac
 def list_transactions(call: Call) -> ListTransactionsResponse:
     """Answer ListTransactions: those that match all filters of the request."""
     message: ListTransactionsRequest = call.message
-    injected = call.top_level or call.error_of()
+    injected = call.error_of()
     if injected is not None:
         return ListTransactionsResponse(error_code=injected.code)
     try:
