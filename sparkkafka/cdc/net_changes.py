@@ -104,18 +104,19 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
 def newer(sequence: str, other: str) -> str:
     """Return the SQL condition that a change is not older than another. `other` may be null.
 
-    Changes without a position are compared by offset, or by timestamp if they are in different
-    partitions. A row of a snapshot is older than the changes after it in its partition.
+    Changes without a position, whose sequence begins with a space, are compared by offset, or by
+    timestamp if they are in different partitions. A row of a snapshot, whose time begins with a
+    minus, is older than the changes after it in its partition.
     """
     partition, offset, time = _parts(other)
     own_partition, own_offset, own_time = _parts(sequence)
-    is_after = f"{time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} > {offset}"
-    is_before = (
+    follows_row = f"{time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} > {offset}"
+    is_row_before = (
         f"{own_time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} < {offset}"
     )
     return (
         f"({other} IS NULL OR CASE WHEN {sequence} NOT LIKE ' %'"
-        f" THEN ({sequence} >= {other} OR {is_after}) AND NOT ({is_before})"
+        f" THEN ({sequence} >= {other} OR {follows_row}) AND NOT ({is_row_before})"
         f" WHEN {own_partition} = {partition} THEN {own_offset} >= {offset}"
         f" ELSE {own_time} >= {time} END)"
     )

@@ -137,12 +137,12 @@ def _fail_usage(error: Exception, session: Session) -> int:
     if similar := getattr(error, "possibilities", None):
         error.possibilities = [name for name in similar if name != "--help"]  # type: ignore[attr-defined]
     name, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
-    # Options of Kafka's tools and of kcat, and the option of ours that does the same.
-    ours = {"--from-beginning": "--from", "--max-messages": "--count", "--offset": "--from"}
-    ours |= {"--topic": "TOPIC", "-n": "--count"}
-    own = ours.get(name, "")
-    if context is not None and any(own.lower() in row.opts for row in context.command.params):
-        error.possibilities = [own]  # type: ignore[attr-defined]
+    # The options that do the same here as those of Kafka's tools and of kcat.
+    replacements = {"--from-beginning": "--from", "--max-messages": "--count", "--offset": "--from"}
+    replacements |= {"--topic": "TOPIC", "-n": "--count"}
+    instead = replacements.get(name, "")
+    if context is not None and any(instead.lower() in row.opts for row in context.command.params):
+        error.possibilities = [instead]  # type: ignore[attr-defined]
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if context is not None and message.startswith("Missing command"):
         message = f"Missing command: one of {', '.join(context.command.list_commands(context))}"

@@ -630,43 +630,51 @@ def _read_batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
                 for start in range(0, batch.num_rows, _READ_ROWS):
                     yield batch.slice(start, _READ_ROWS)
     else:
-        import pyarrow.csv as csv
+        yield from _read_csv(file)
 
-        columns = {name: pa.string() for name in ("topic", "key", "value", "headers")}
-        columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
-        options = csv.ConvertOptions(
-            column_types=columns,
-            null_values=[""],  # by default Arrow also reads N/A, NULL and nan as null
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
+
+def _read_csv(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    """Read batches from a CSV file. Raises BadRowError, after the rows before it, for a row with
+    another number of columns than the header."""
+    import pyarrow.csv as csv
+
+    columns = {name: pa.string() for name in ("topic", "key", "value", "headers")}
+    columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
+    options = csv.ConvertOptions(
+        column_types=columns,
+        null_values=[""],  # by default Arrow also reads N/A, NULL and nan as null
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    bad: list[Any] = []  # the first such row
+
+    def skip(row: Any) -> str:
+        """Keep the first row that Arrow cannot read, and let it skip all of them."""
+        if not bad:
+            bad.append(row)
+        return "skip"
+
+    reader = csv.open_csv(
+        file,
+        # Arrow numbers the rows only without threads.
+        read_options=csv.ReadOptions(block_size=8 << 20, use_threads=False),
+        parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+        convert_options=options,
+    )
+    rows_before = 0
+    for batch in reader:
+        # Arrow numbers rows from 1, and counts the header.
+        if bad and bad[0].number - 2 <= rows_before + batch.num_rows:
+            yield batch.slice(0, bad[0].number - 2 - rows_before)
+            break
+        yield batch
+        rows_before += batch.num_rows
+    if bad:
+        raise BadRowError(
+            bad[0].number - 1,
+            f"the number of columns is {bad[0].actual_columns}, and that of the header "
+            f"{bad[0].expected_columns}",
         )
-        bad: list[Any] = []  # the first row with another number of columns than the header
-
-        def skip(row: Any) -> str:
-            if not bad:
-                bad.append(row)
-            return "skip"
-
-        reader = csv.open_csv(
-            file,
-            # Arrow numbers the rows only without threads.
-            read_options=csv.ReadOptions(block_size=8 << 20, use_threads=False),
-            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-            convert_options=options,
-        )
-        rows_before = 0
-        for batch in reader:
-            if bad and bad[0].number - 2 <= rows_before + batch.num_rows:
-                yield batch.slice(0, bad[0].number - 2 - rows_before)
-                break
-            yield batch
-            rows_before += batch.num_rows
-        if bad:
-            raise BadRowError(
-                bad[0].number - 1,  # Arrow counts the header, too
-                f"the number of columns is {bad[0].actual_columns}, and that of the header "
-                f"{bad[0].expected_columns}",
-            )
 
 
 def _with_parsed_headers(

@@ -104,20 +104,21 @@ def _consumer_group_document(
     """Describe a consumer group for JSON. A static member is named by its group.instance.id. `gone`
     is the number of unread offsets that retention has deleted."""
     members = {tp: member for member in group.members for tp in member.assignment}
-    partitions = [
-        {
-            **lag.partition._asdict(),
-            "committed": lag.committed,
-            "latest": lag.latest,
-            "lag": lag.lag,
-            "gone": lag.gone,
-            "client_id": member and member.client_id,
-            "host": member and member.host,
-            "member_id": member and (member.group_instance_id or member.member_id),
-        }
-        for lag in lags
-        for member in (members.get(lag.partition),)
-    ]
+    partitions = []
+    for lag in lags:
+        member = members.get(lag.partition)
+        partitions.append(
+            {
+                **lag.partition._asdict(),
+                "committed": lag.committed,
+                "latest": lag.latest,
+                "lag": lag.lag,
+                "gone": lag.gone,
+                "client_id": member and member.client_id,
+                "host": member and member.host,
+                "member_id": member and (member.group_instance_id or member.member_id),
+            }
+        )
     return _group_document(group, group.type, partitions)
 
 
@@ -126,21 +127,22 @@ def _share_group_document(admin: Admin, group: ShareGroupDescription) -> dict[st
     processed."""
     offsets = admin.list_share_group_offsets(group.group_id).all()
     ends = offsets_of(admin, sorted(offsets), OffsetSpec.latest())
-    partitions = [
-        {
-            **tp._asdict(),
-            "committed": None if position is None else position.start_offset,
-            "latest": ends[tp],
-            "lag": None if position is None else position.lag,
-            "gone": 0,
-            **{
-                name: ", ".join(sorted({getattr(member, name) for member in members})) or None
-                for name in ("client_id", "host", "member_id")
-            },
-        }
-        for tp, position in sorted(offsets.items())
-        for members in ([member for member in group.members if tp in member.assignment],)
-    ]
+    partitions = []
+    for tp, position in sorted(offsets.items()):
+        members = [member for member in group.members if tp in member.assignment]
+        partitions.append(
+            {
+                **tp._asdict(),
+                "committed": None if position is None else position.start_offset,
+                "latest": ends[tp],
+                "lag": None if position is None else position.lag,
+                "gone": 0,
+                **{
+                    name: ", ".join(sorted({getattr(member, name) for member in members})) or None
+                    for name in ("client_id", "host", "member_id")
+                },
+            }
+        )
     return _group_document(group, "share", partitions)
 
 

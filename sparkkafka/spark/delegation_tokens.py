@@ -126,11 +126,12 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def _has_login(options: Mapping[str, Any], name_by_lower: Mapping[str, str]) -> bool:
     """Return whether the options, or the JVM's settings, have a login, or need none.
     `name_by_lower`: the options' names by lower case."""
+    name = name_by_lower.get(_PROTOCOL)
     # Without a protocol a token may be used, whose cluster then sets the protocol.
-    protocol = str(options.get(name_by_lower.get(_PROTOCOL, ""), "SASL")).strip().upper()
-    sasl_keys = {name for name in name_by_lower if name.startswith("kafka.sasl.")}
-    # A mechanism and Kerberos's service name are no login yet.
-    if sasl_keys - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
+    may_need_login = name is None or str(options[name]).strip().upper().startswith("SASL")
+    login_keys = {key for key in name_by_lower if key.startswith("kafka.sasl.")}
+    login_keys -= {_SASL, "kafka.sasl.kerberos.service.name"}  # these are no login yet
+    if login_keys or not may_need_login:
         return True
     from sparkkafka.config.security.java import LOGIN_CONFIG, jvm_property
 

@@ -154,8 +154,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                     self._turn.begin()
 
     async def _fill(self, max_records: int, timeout_s: float) -> None:
-        """Poll until there are unread records, or until the timeout. If the task is cancelled, its
-        records are the unread ones."""
+        """Poll in the thread until there are unread records, or until the timeout. If the task is
+        cancelled meanwhile, the records of its poll become the unread ones (`keep`)."""
         deadline = Deadline(seconds_of(timeout_s) * 1000)
         while not self._unread or self._client._guard.is_closed:  # then poll raises
             self._set_unread(Records())  # frees the last poll's memory
@@ -167,7 +167,9 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             )
             if records:
                 self._set_unread(records)
-            elif records is not None and deadline.expired:
+            elif (
+                records is not None and deadline.expired
+            ):  # None: another call interrupted the poll
                 return
 
     def _poll_many(self, max_records: int, timeout_s: float) -> Records:

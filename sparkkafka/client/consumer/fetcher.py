@@ -391,7 +391,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
         end_offset = bounds.end_offset(self.options.isolation_level)
         state.end_offset = end_offset if end_offset >= 0 else None
-        # Those of a follower lag behind: what is lost, and how far the log goes, its leader says.
+        # Only the leader's bounds show what is lost and how far the log goes: a follower lags.
         state.log_bounds = bounds if state.replica.node_id is None else None
         if row.preferred_read_replica >= 0 and state.replica.node_id is None:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)

@@ -321,7 +321,8 @@ class PartitionState:
         return self._records
 
     def _offset_after(self, records: DecodedRecords, stop: int) -> int:
-        """Return the next offset to read after the rows before `stop`."""
+        """Return the next offset to read after the rows before `stop`. After the last row of a
+        response it is behind offsets without records, too (compaction, transaction markers)."""
         if stop < len(records):
             return int(records.offsets[stop])
         fetched = self._fetched[0]

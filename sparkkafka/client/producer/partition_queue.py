@@ -256,8 +256,9 @@ class PartitionQueue:
         self.in_flight += 1
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Return whether every earlier batch is acknowledged or unresolved. Behind a gap return
-        False for every batch."""
+        """Return whether no earlier batch has to be acknowledged first: there is none, or those
+        before it are unresolved (`next_batch` then sends none but the first behind them). Behind a
+        gap return False for every batch."""
         if self.state is QueueState.GAP or not self.batches:
             return False
         return self.batches[0] is batch or self.has_unresolved

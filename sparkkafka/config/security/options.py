@@ -270,7 +270,7 @@ def _tls_settings(values: references.ResolvedValues) -> TlsSettings:
 
 def _check_stores(values: references.ResolvedValues) -> None:
     """Raise OptionError if a store is set twice, or lacks the option that it needs."""
-    for fields in (
+    for fields in (  # the first excludes each of the others
         "truststore_location truststore_certificates",
         "keystore_location keystore_certificate_chain keystore_key certificate_location "
         "key_location",
@@ -281,7 +281,7 @@ def _check_stores(values: references.ResolvedValues) -> None:
         for other in excluded:
             if values[field] and values[other]:
                 raise exclusive(values.name_of(field), values.name_of(other))
-    for fields in (
+    for fields in (  # the first needs one of the others
         "truststore_password truststore_location",
         "keystore_password keystore_location",
         "keystore_certificate_chain keystore_key key_location",

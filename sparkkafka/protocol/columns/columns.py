@@ -239,7 +239,8 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     """Copy byte strings out of `data` into an Arrow binary array: the i-th has `lengths[i]` bytes
     from position `starts[i]` on, or is null if its length is -1. They do not overlap.
 
-    Arrow does the copying (`odd_values`).
+    Arrow copies them: a cast copies those that views point to, `odd_values` every second slice
+    between the offsets of an array.
     """
     count = len(starts)
     smallest = int(lengths.min()) if count else 0
@@ -253,7 +254,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
         views[:, 0], views[:, 3] = lengths, starts
         buffers = [None, pa.py_buffer(views), data]
         return cast(pa.Array.from_buffers(pa.binary_view(), count, buffers), pa.binary())
-    offsets = np.empty(2 * count + 2, np.int32)
+    offsets = np.empty(2 * count + 2, np.int32)  # the start and the end of each string in turn
     offsets[1:-1:2] = starts
     offsets[2:-1:2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
     # Arrow estimates the memory of the copy from the first and the last offset.

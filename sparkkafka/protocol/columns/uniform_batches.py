@@ -16,7 +16,7 @@ run in the batches of one series lie in one grid (`GridPart`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -151,15 +151,17 @@ class UniformBatches(NamedTuple):
                 records = min(run.last, batch_records) - run.first
                 if records <= 0:
                     break  # these batches are shorter than the model
+                # Where the records of this run and series are in the data, and among the rows.
                 grid = GridPart(begin + run.begin, records, run.size, batches, step)
+                rows_of_grid = GridRows(row, batch_records, run.first, grid)
                 if not _has_copies_of_run(self.data, grid, run):
                     return None
-                target = GridRows(row, batch_records, run.first, grid)
                 deltas = model.offset_deltas[run.first : run.first + records]
-                target.view(offset_deltas)[...] = deltas
-                target.view(timestamp_deltas)[...] = _read_timestamp_deltas(self.data, grid, run)
-                keys.append(target._replace(part=grid.shifted(run.key_at)))
-                values.append(target._replace(part=grid.shifted(run.value_at)))
+                rows_of_grid.view(offset_deltas)[...] = deltas
+                deltas = _read_timestamp_deltas(self.data, grid, run)
+                rows_of_grid.view(timestamp_deltas)[...] = deltas
+                keys.append(rows_of_grid._replace(part=grid.shifted(run.key_at)))
+                values.append(rows_of_grid._replace(part=grid.shifted(run.value_at)))
             row += batches * batch_records
         return Fields(
             timestamp_deltas,
@@ -285,32 +287,45 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     if (keys.lengths != key_length).any() or (values.lengths != value_length).any():
         return None
     _, offset_at = read(whole, bodies + 1, VARLONG_BITS)  # after the timestamp delta
-    # The shape of each record: a column of its size and of the positions in it. `cuts` are the
-    # records where the shape changes.
+    # The shape of each record, as a column: see `_make_run`. `cuts` are the records where it
+    # changes.
     shapes = np.stack([record_ends, bodies, offset_at, keys.at, values.at]) - starts
     cuts = (np.flatnonzero((shapes[:, 1:] != shapes[:, :-1]).any(axis=0)) + 1).tolist()
     # Runs need 16 records on average.
     if (len(cuts) + 1) * 16 > len(starts) or int(shapes[0].min()) < _WORD_BYTES:
         return None
-    runs = []
-    for first, last in zip([0, *cuts], [*cuts, len(starts)], strict=True):
-        size, body, offset, key, value = shapes[:, first].tolist()
-        # The bits of a record that determine positions: not the attributes, key and value, and of
-        # the timestamp only the high bits, which say how many bytes it has.
-        mask = np.full(size, 0xFF, np.uint8)
-        mask[body] = 0
-        mask[body + 1 : offset] = 0x80
-        mask[key : key + max(key_length, 0)] = 0
-        mask[value : value + max(value_length, 0)] = 0
-        grid = GridPart(int(starts[first]), last - first, size)
-        runs.append(
-            _Run(
-                first, last, grid.begin, size, _make_words(whole, grid, mask),
-                body + 1, offset - body - 1, key, value,
-            )
-        )  # fmt: skip
+    runs = [
+        _make_run(whole, starts, first, last, shapes[:, first].tolist(), key_length, value_length)
+        for first, last in zip([0, *cuts], [*cuts, len(starts)], strict=True)
+    ]
     sizes = np.append(0, record_ends)
     return _Model(sizes, fields.offset_deltas, key_length, value_length, runs)
+
+
+def _make_run(
+    data: Bytes,
+    starts: Ints,
+    first: int,
+    last: int,
+    shape: Sequence[int],
+    key_length: int,
+    value_length: int,
+) -> _Run:
+    """Return the run of the model's records [first, last), which begin at `starts`. Their `shape`:
+    the size of a record, and where in it the attributes, the offset delta, the key and the value
+    begin."""
+    size, body, offset, key, value = shape
+    # The bits of a record that determine positions: not the attributes, key and value, and of the
+    # timestamp only the high bits, which say how many bytes it has.
+    mask = np.full(size, 0xFF, np.uint8)
+    mask[body] = 0
+    mask[body + 1 : offset] = 0x80
+    mask[key : key + max(key_length, 0)] = 0
+    mask[value : value + max(value_length, 0)] = 0
+    grid = GridPart(int(starts[first]), last - first, size)
+    words = _make_words(data, grid, mask)
+    timestamp_bytes = offset - body - 1
+    return _Run(first, last, grid.begin, size, words, body + 1, timestamp_bytes, key, value)
 
 
 def _make_words(data: Bytes, grid: GridPart, mask: Bytes) -> list[_MaskedWord]:

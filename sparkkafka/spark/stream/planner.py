@@ -167,14 +167,7 @@ class StreamPlanner:
         is_query_start = start == self._initial_offsets
         self._plans_first_batch = is_query_start and not self._has_begun_batch
         if is_query_start and not self._has_proposed_end:
-            # Spark repeats the first batch, because the process that proposed its end has crashed.
-            # In that process, partitions of which the batch reads nothing started where it ends.
-            # Partitions that are not in `end` are newer: they wait for the next batch.
-            start = {
-                tp: end[tp] if tp in self._unread_in_first_batch else offset
-                for tp, offset in start.items()
-                if tp in end
-            }
+            start = self._start_of_repeated_batch(start, end)
         plan = self._with_attempts(
             "looking up the first offsets of a batch",
             lambda deadline: self._plan(start, end, deadline),
@@ -201,6 +194,19 @@ class StreamPlanner:
             planned for planned in plan.ranges if self._plans_first_batch or planned.tp not in start
         ]
         return tasks
+
+    def _start_of_repeated_batch(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return where the first batch starts when Spark repeats it, because the process that
+        proposed its end has crashed. `start` is what this process has looked up.
+
+        In that process, partitions of which the batch reads nothing started where it ends.
+        Partitions that are not in `end` are newer: they wait for the next batch.
+        """
+        return {
+            tp: end[tp] if tp in self._unread_in_first_batch else offset
+            for tp, offset in start.items()
+            if tp in end
+        }
 
     # --- ends -------------------------------------------------------------------------------------
 
