@@ -21,7 +21,7 @@ from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.partitioner import PartitionedRecords
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
+from sparkkafka.client.producer.record_accumulator import RecordAccumulator
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
@@ -117,8 +117,7 @@ class ColumnProducer:
         """
         appended_bytes = 0
         with self._keep_failure():
-            for tp, low, high, size_bytes in records.runs():
-                rows = RowRange(records.columns, low, high)
+            for tp, rows, size_bytes in records.runs():
                 self._accumulator.append(tp, rows, size_bytes=size_bytes)
                 appended_bytes += size_bytes
                 if appended_bytes > 4 << 20:  # between two checks of buffer.memory

@@ -54,11 +54,13 @@ class PartitionedRecords(NamedTuple):
     run_ends: list[int]
     rows: NDArray[np.int64] | range
 
-    def runs(self) -> Iterator[tuple[TopicPartition, int, int, int]]:
-        """Yield for each run its partition, its first row, its end, and the bytes that it takes
-        encoded, roughly. Raises EncodeError for a column that cannot be written."""
+    def runs(self) -> Iterator[tuple[TopicPartition, RowRange, int]]:
+        """Yield for each run its partition, its rows, and the bytes that they take encoded,
+        roughly. Raises EncodeError for a column that cannot be written."""
         sizes = run_sizes(self.columns, self.run_ends)
-        return zip(self.tps, (0, *self.run_ends), self.run_ends, sizes, strict=False)
+        starts = (0, *self.run_ends)
+        for tp, low, high, size in zip(self.tps, starts, self.run_ends, sizes, strict=False):
+            yield tp, RowRange(self.columns, low, high), size
 
 
 class Partitioner:
@@ -326,14 +328,13 @@ def _sort(
     span = int(partitions.max()) + 1  # target = topic's index * span + partition
     if topic_of_row is not None:
         targets = topic_of_row.astype(np.int64) * span + partitions
-    cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
     if (targets[1:] < targets[:-1]).any():
         # Small numbers sort much faster as 16 bits. Stable: a partition's records keep their order.
         small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
         order = np.argsort(small, kind="stable")
         targets = targets[order]
         columns = taken(columns, order)
-        cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
+    cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
     codes, numbers = np.divmod(targets[np.append(0, cuts)], span)
     tps = [
         TopicPartition(topics[code], number)
@@ -392,13 +393,10 @@ class RecordPartitioner:
         if not len(indexes):
             return
         partitioned = self._partitioner.partition_columns(records.topic, columns, partitions, count)
-        rows = partitioned.rows
-        if isinstance(rows, range):  # in their order
-            rows = indexes
-        elif not isinstance(indexes, range):
-            rows = indexes[rows]
-        for tp, low, high, size_bytes in partitioned.runs():
-            yield tp, RowRange(partitioned.columns, low, high), rows[low:high], size_bytes
+        if not isinstance(partitioned.rows, range):  # the rows were sorted
+            indexes = partitioned.rows if isinstance(indexes, range) else indexes[partitioned.rows]
+        for tp, rows, size_bytes in partitioned.runs():
+            yield tp, rows, indexes[rows.low : rows.high], size_bytes
 
     def _is_small(self, records: AppendedRecords, count: int) -> bool:
         """Return whether it is faster to handle these records one by one, and possible: they fit

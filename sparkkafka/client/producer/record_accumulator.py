@@ -442,18 +442,14 @@ class RecordAccumulator:
         group: list[_OpenBatch] = []
         group_bytes = 0
         for batch in closed:
-            if group and batch.size_bytes >= own_group_bytes:
-                # The group first: it may have an earlier batch of the same partition.
-                self._encode(group)
+            is_large = batch.size_bytes >= own_group_bytes
+            if group and (is_large or group_bytes >= max_group_bytes):
+                self._encode(group)  # first: it may have an earlier batch of the same partition
                 group, group_bytes = [], 0
             group.append(batch)
             self.pending_bytes -= batch.size_bytes
-            group_bytes += batch.size_bytes
-            if batch.size_bytes >= own_group_bytes or group_bytes >= max_group_bytes:
-                self._encode(group)
-                group, group_bytes = [], 0
-        if group:
-            self._encode(group)
+            group_bytes += max_group_bytes if is_large else batch.size_bytes
+        self._encode(group)
 
     def _encode(self, group: list[_OpenBatch]) -> None:
         """Encode these batches together, and pass each to `on_closed`. A few records that came one
