@@ -554,16 +554,17 @@ def _abort_other_attempts(
     last_decision: Decision | None = None,
     committed: Collection[str] = (),
 ) -> None:
-    """Abort what is still open after the transactions in `reports` were committed: transactions of
-    attempts that failed or were superseded, whose rows must not become visible.
+    """Abort the transactions that are still open after those in `reports` were committed: of
+    attempts of tasks that failed or were superseded, whose rows must not become visible.
 
-    A copy of a task that Spark is about to kill may begin its transaction after this. The next
-    micro-batch then aborts it, even if that has fewer tasks: those of `last_decision` count, too.
+    An attempt that Spark is about to kill may begin its transaction only after this. The next
+    micro-batch aborts it. It may have fewer tasks, so those of `last_decision`, the decision before
+    this micro-batch, count as well.
 
-    `all_runs` includes those of earlier starts of the query, of which `last_decision` is the last
-    one's. The ids `committed` keep their producer epochs: if Spark plans the batch once more, its
-    decision is committed again. An open transaction only makes read_committed readers wait, so a
-    failure here is only logged.
+    With `all_runs` also transactions of earlier starts of the query are aborted, except the ids
+    `committed`, which keep their producer epochs: if Spark plans the batch once more, its decision
+    is committed again. An open transaction only makes read_committed readers wait, so a failure
+    here is only logged.
     """
     names = reports[0].names
     rows: list[TaskReport | TaskTransaction] = [*reports]

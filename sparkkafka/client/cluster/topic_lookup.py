@@ -168,7 +168,7 @@ class TopicLookup:
             elif count is not None and tp.partition >= count:
                 error = unknown_partition_error(tp, count)
                 since_s = self._missing_partitions_since_s.get(tp, -math.inf)
-                # So long ago, it is from an earlier lookup, which nobody continued.
+                # A time that long ago is left from an earlier lookup that ended without a result.
                 if (now_s - since_s) * 1000 > 2 * UNKNOWN_TOPIC_GRACE_MS:
                     self._missing_partitions_since_s[tp] = since_s = now_s
                 if (now_s - since_s) * 1000 < UNKNOWN_TOPIC_GRACE_MS:

@@ -273,7 +273,7 @@ class ClassicMemberThread(membership.MemberThread):
         except errors.KafkaError:
             self.forget_coordinator()
             raise
-        self.cluster.connections.take_idle(broker)
+        self.cluster.connections.take_idle(broker)  # so that no other request uses it
         self._connection, self._node_id = connection, node_id
         return connection
 

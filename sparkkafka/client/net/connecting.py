@@ -481,7 +481,7 @@ def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> s
         return ""
     uses_tls = listener.context is not None
     if stage is Stage.OPENING and not uses_tls and not is_kafka:
-        # It may answer TLS with an alert only.
+        # A listener with TLS answers this handshake, if only with an alert.
         if is_tls(_probe_tls(peer, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), PROBE_MS)):
             protocols = "SSL or SASL_SSL" if listener.protocol == "PLAINTEXT" else "SASL_SSL"
             return f"this listener uses TLS: set {prefix}security.protocol to {protocols}"

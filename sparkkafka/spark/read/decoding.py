@@ -57,9 +57,10 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
     names = {TIMESTAMP} if formats.unwraps else set()
-    # A header may have the id of the schema that wrote a record. JSON does not need that schema.
-    without = (kinds.NO_FRAMING, kinds.GLUE, kinds.GLUE_ZLIB, kinds.SINGLE_OBJECT)
-    if any(plan.framing not in without and plan.format != kinds.JSON for plan in plans):
+    # A header may have the id of the schema that wrote a record, but not with these framings, and
+    # JSON does not need that schema.
+    without_header = (kinds.NO_FRAMING, kinds.GLUE, kinds.GLUE_ZLIB, kinds.SINGLE_OBJECT)
+    if any(plan.framing not in without_header and plan.format != kinds.JSON for plan in plans):
         names.add(HEADERS)
     return frozenset(names)
 

@@ -225,8 +225,8 @@ class StreamPlanner:
                 return end
             self._recreated.clear()
         if self._target is not None:
-            # None after the ends of Trigger.AvailableNow, unless the query has read further.
-            # Partitions that are newer than these ends are left out.
+            # Read nothing after the ends of Trigger.AvailableNow, nor go back if the query has read
+            # further. Partitions that are newer than these ends are left out.
             latest = {
                 tp: min(offset, max(self._target.get(tp, 0), start.get(tp, 0)))
                 for tp, offset in latest.items()
