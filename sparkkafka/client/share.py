@@ -1100,9 +1100,7 @@ class ShareConsumer(arguments.ClientBase):
     # --- acknowledging ----------------------------------------------------------------------
 
     def acknowledge(
-        self,
-        record: ShareRecord,
-        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+        self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
         """Acknowledge a record of the last poll: it is processed (ACCEPT), must be handed out again
         (RELEASE), cannot be processed (REJECT), or takes longer (RENEW, Kafka 4.2). After RENEW the
@@ -1118,10 +1116,7 @@ class ShareConsumer(arguments.ClientBase):
         self.acknowledge_offset(tp, record.offset, kind)
 
     def acknowledge_offset(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+        self, partition: TopicPartition, offset: int, kind: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
         """Acknowledge the record of the last poll at this offset, for example one that could not be
         decoded. For share.acknowledgement.mode=explicit."""

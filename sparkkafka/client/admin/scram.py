@@ -15,12 +15,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
-from sparkkafka.client.cluster.request_driver import (
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToController,
-)
+from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToController
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolve_references
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError

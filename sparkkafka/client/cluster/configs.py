@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import (
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToAny,
-    ToBroker,
-)
+from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToAny, ToBroker
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import ErrorCode, OptionError

@@ -20,12 +20,7 @@ from sparkkafka.client.arguments import (
     whole_number,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import (
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToLeader,
-)
+from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToLeader
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import (
     OffsetAndMetadata,

@@ -23,11 +23,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata, unknown_partition_error
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.futures import Indexes, TopicRecords
-from sparkkafka.client.producer.producer_records import (
-    AppendedRecords,
-    InputRows,
-    max_size_bytes,
-)
+from sparkkafka.client.producer.producer_records import AppendedRecords, InputRows, max_size_bytes
 from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS, RowRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings

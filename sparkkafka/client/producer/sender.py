@@ -21,11 +21,7 @@ from sparkkafka.client.deadline import Deadline, Waker, poll_connections
 from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.producer.futures import (
-    RecordSlice,
-    fail_records,
-    split_slices,
-)
+from sparkkafka.client.producer.futures import RecordSlice, fail_records, split_slices
 from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch, QueueState
 from sparkkafka.client.producer.produce_errors import (
     WRITTEN,
