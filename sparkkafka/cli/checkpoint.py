@@ -92,27 +92,7 @@ def show(
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
         with commands.session_of(context).admin() as admin:
-            positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
-            status = None
-            # After one of these errors the cluster will not answer another request either.
-            if not (
-                errors
-                and isinstance(
-                    errors[-1], (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
-                )
-            ):
-                status = _result_or_none(
-                    lambda: decision_of(checkpoint, admin, prefix=prefix), errors
-                )
-        if document["next_start"] is not None and positions is not None:
-            document["next_start"]["partitions"] = [_position_document(row) for row in positions]
-        if status is not None:
-            document["decision"] = {
-                "verdict": status.verdict,
-                "group": status.group,
-                "batch": None if status.decision is None else status.decision.batch_id,
-                "text": status.text,
-            }
+            _add_from_kafka(document, checkpoint, admin, prefix, errors)
     if as_json:
         print_json(document)
     else:
@@ -123,6 +103,31 @@ def show(
             print_line(f"-- {text}")
     # A file that was read twice has two equal errors.
     commands.fail_each({str(error): error for error in errors}.values())
+
+
+def _add_from_kafka(
+    document: dict[str, Any],
+    checkpoint: logs.Checkpoint,
+    admin: Admin,
+    prefix: str | None,
+    errors: list[KafkaError],
+) -> None:
+    """Add to the document of `show` the unread offsets and the decision of an exactly-once query.
+    Errors of lookups are appended to `errors`."""
+    positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
+    if document["next_start"] is not None and positions is not None:
+        document["next_start"]["partitions"] = [_position_document(row) for row in positions]
+    no_cluster = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
+    if errors and isinstance(errors[-1], no_cluster):
+        return  # it will not answer another request either
+    status = _result_or_none(lambda: decision_of(checkpoint, admin, prefix=prefix), errors)
+    if status is not None:
+        document["decision"] = {
+            "verdict": status.verdict,
+            "group": status.group,
+            "batch": None if status.decision is None else status.decision.batch_id,
+            "text": status.text,
+        }
 
 
 def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:

@@ -15,7 +15,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, ShareGroupDescription
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.lags import PartitionLag, list_lags
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
 from sparkkafka.protocol.constants import NO_OFFSET
 
@@ -181,6 +181,26 @@ def _print_group(document: Mapping[str, Any]) -> None:
 # --- reset ------------------------------------------------------------------------------------
 
 
+def _offsets_at_time(admin: Admin, end: Offsets, timestamp_ms: int) -> Offsets:
+    """Return the offset of each partition's first record at this time or later; `end`, the end of
+    the partition, if there is none."""
+    offsets = offsets_of(admin, end, OffsetSpec.for_timestamp(timestamp_ms))
+    return {tp: end[tp] if offset == NO_OFFSET else offset for tp, offset in offsets.items()}
+
+
+def _shifted(
+    committed: Offsets, partitions: Iterable[TopicPartition], shift_by: int, group: str
+) -> Offsets:
+    """Return the committed offsets of these partitions plus `shift_by`. Raises OptionError for a
+    partition in which the group has no offset."""
+    for tp in partitions:
+        if tp not in committed:
+            raise OptionError(
+                f"--shift-by: group {group} has no offset in {tp}: use another way there"
+            )
+    return {tp: committed[tp] + shift_by for tp in partitions}
+
+
 @app.command()
 def reset(
     context: typer.Context,
@@ -224,7 +244,9 @@ def reset(
         raise OptionError("give --topic TOPIC or --all-topics, and not both")
     if to_offset is not None and to_offset < 0:
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
-    timestamp_ms = None if to_time is None else commands.timestamp_ms_of(to_time, "--to-time")
+    number = to_offset or shift_by or 0
+    if to_time is not None:
+        number = commands.timestamp_ms_of(to_time, "--to-time")
     with commands.session_of(context).admin() as admin:
         described, failures = _describe_groups(admin, [group])
         _check_no_members(described.get(group), failures.get(group))
@@ -238,21 +260,14 @@ def reset(
         partitions = _choose_partitions(admin, group, committed, topic or ())
         first = offsets_of(admin, partitions, OffsetSpec.earliest())
         end = offsets_of(admin, partitions, OffsetSpec.latest())
-        targets = {"--to-earliest": first, "--to-latest": end}.get(target, {})
-        if timestamp_ms is not None:
-            at_time = offsets_of(admin, partitions, OffsetSpec.for_timestamp(timestamp_ms))
-            targets = {
-                tp: end[tp] if offset == NO_OFFSET else offset for tp, offset in at_time.items()
-            }
-        elif to_offset is not None:
-            targets = dict.fromkeys(partitions, to_offset)
-        elif shift_by is not None:
-            for tp in partitions:
-                if tp not in committed:
-                    raise OptionError(
-                        f"--shift-by: group {group} has no offset in {tp}: use another way there"
-                    )
-                targets[tp] = committed[tp] + shift_by
+        if target == "--to-time":
+            targets = _offsets_at_time(admin, end, number)
+        elif target == "--shift-by":
+            targets = _shifted(committed, partitions, number, group)
+        else:
+            targets = {"--to-earliest": first, "--to-latest": end}.get(
+                target, dict.fromkeys(partitions, number)
+            )
         plan = {tp: min(max(targets[tp], first[tp]), end[tp]) for tp in partitions}
         for tp, offset in plan.items():
             if offset != targets[tp]:

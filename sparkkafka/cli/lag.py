@@ -107,20 +107,21 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
         committed = admin.offsets_of_groups(names)
         partitions = {tp: None for offsets in committed.values_by_item.values() for tp in offsets}
         ends = {row.partition: row for row in list_lags(admin, partitions)}  # nothing committed yet
-    rows: list[dict[str, Any]] = [
-        {
-            "group": group,
-            "state": None if description is None else description.state,
-            "members": None if description is None else len(description.members),
-            "partitions": len(lags),
-            "lag": tables.sum_of(row.lag for row in lags),
-            "gone": sum(row.gone for row in lags),
-            "unknown": sum(row.lag is None for row in lags),
-        }
-        for group, offsets in committed.values_by_item.items()
-        for lags in ([replace(ends[tp], committed=offset) for tp, offset in offsets.items()],)
-        for description in (described.values_by_item.get(group),)
-    ]
+    rows: list[dict[str, Any]] = []
+    for group, offsets in committed.values_by_item.items():
+        lags = [replace(ends[tp], committed=offset) for tp, offset in offsets.items()]
+        description = described.values_by_item.get(group)
+        rows.append(
+            {
+                "group": group,
+                "state": None if description is None else description.state,
+                "members": None if description is None else len(description.members),
+                "partitions": len(lags),
+                "lag": tables.sum_of(row.lag for row in lags),
+                "gone": sum(row.gone for row in lags),
+                "unknown": sum(row.lag is None for row in lags),
+            }
+        )
     rows.sort(key=lambda row: (1 if row["lag"] is None else -row["lag"], row["group"]))
     columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
     empty = None if listed.errors else "no consumer groups"

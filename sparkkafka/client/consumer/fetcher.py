@@ -323,13 +323,7 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
         api = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
         prefix = self._cluster.options.prefix
-        rows: dict[tuple[str, int], Any] = {}
-        for topic in response.responses if leader.is_fetch else response.topics:
-            name = topic.topic if leader.is_fetch else topic.name
-            if leader.is_fetch and not name:
-                # Since Kafka 3.1 a Fetch response has topic ids instead: "" for one not requested.
-                name = leader.topic_names.get(topic.topic_id, "")
-            rows |= {(name, row.partition_index): row for row in topic.partitions}
+        rows = _rows_by_partition(leader, response)
         if not code and any(not topic for topic, _ in rows):  # as Java, ignore the response
             code = ErrorCode.INCONSISTENT_TOPIC_ID
             log.warning("%s: a Fetch response has a topic id that was not requested", connection)
@@ -482,3 +476,15 @@ class Fetcher(LeaderFetcher[LeaderConnection]):
 
     def _retry_at_s(self) -> Iterable[float]:
         return [state.not_before_s for state in self._subscription]
+
+
+def _rows_by_partition(leader: LeaderConnection, response: Any) -> dict[tuple[str, int], Any]:
+    """Return the parts of the response to a Fetch or ListOffsets by topic and partition. The topic
+    is "" if a Fetch response has the id of one that was not requested."""
+    rows: dict[tuple[str, int], Any] = {}
+    for topic in response.responses if leader.is_fetch else response.topics:
+        name = topic.topic if leader.is_fetch else topic.name
+        if leader.is_fetch and not name:  # since Kafka 3.1 it has ids instead of names
+            name = leader.topic_names.get(topic.topic_id, "")
+        rows |= {(name, row.partition_index): row for row in topic.partitions}
+    return rows
