@@ -14,7 +14,6 @@ import binascii
 import math
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,6 @@ import pyarrow as pa
 
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.json import syntax
-from sparkkafka.schemas.json.object_fields import FieldTree
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import UnfitError
@@ -59,17 +57,6 @@ class JsonNormalizer:
         self._write = make_writer(root)
         self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
 
-    @cached_property
-    def field_names(self) -> tuple[list[bytes], dict[bytes, FieldTree]]:
-        """The arguments `known` and `structs` of `other_fields`: the names of the type's fields
-        that have no fields themselves; and by the names of the others, the names of their
-        fields."""
-        nested = {name: child for name, child in self._root.children.items() if _has_fields(child)}
-        return [name.encode() for name in self._root.children if name not in nested], {
-            name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
-            for name, child in nested.items()
-        }
-
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
         message is the reason."""
@@ -89,11 +76,6 @@ class JsonNormalizer:
             raise UnfitError(f"is {syntax.json_type_name(value)}, not an object")
         text, rest = self.split(self._root, value)
         return text, None if rest is NOTHING else syntax.to_json(rest)
-
-    def rest_of(self, value: Any) -> str | None:
-        """Return the rest of a parsed text as JSON text, or None."""
-        _, rest = self.split(self._root, value)
-        return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: JsonNode, value: Any) -> None:
         """Raise UnfitError for a name that is not a field of its node. The writers refuse all other
@@ -151,22 +133,6 @@ class JsonNormalizer:
             return write(value), NOTHING
         except UnfitError:
             return "null", value
-
-
-def _has_fields(node: JsonNode) -> bool:
-    """Return whether values of the node may have fields that its type lacks, at any level."""
-    if node.kind is _STRUCT:
-        return True
-    return bool(node.children) and _has_fields(node.item)
-
-
-def _field_tree(node: JsonNode) -> FieldTree:
-    """Return the fields of a struct, but not arrays and maps whose items may have fields."""
-    return {
-        name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
-        for name, child in node.children.items()
-        if child.kind is _STRUCT or not _has_fields(child)
-    }
 
 
 def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
@@ -354,13 +320,9 @@ def _entry(name: str, text: str) -> str:
     return f'{{"key":{syntax.quote(name)},"value":{text}}}'
 
 
-class WrongTypeError(UnfitError):
-    """A value of another JSON type than its field's: all values of its Python type are wrong."""
-
-
 def _wrong_type(value: Any, expected: str) -> UnfitError:
     """Return the error for a value of another JSON type than `expected`, such as "a boolean"."""
-    return WrongTypeError(f"is {syntax.json_type_name(value)}, not {expected}")
+    return UnfitError(f"is {syntax.json_type_name(value)}, not {expected}")
 
 
 def _integer_writer(bits: int, expected: str) -> Writer:

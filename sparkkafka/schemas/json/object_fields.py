@@ -6,8 +6,8 @@ they do not match are left out, so damage in one text affects no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -56,46 +56,6 @@ def object_fields(
         is_unclear[low:high] = structure.is_unclear
     spans = [ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) for parts in values]
     return spans, is_unclear
-
-
-FieldTree: TypeAlias = Mapping[bytes, Any]
-"""The names of a struct's fields, and a FieldTree for each; an empty one for a field without
-fields."""
-
-
-class OtherFields(NamedTuple):
-    """The result of `other_fields`. Each field has the index of its text, ascending; the start and
-    end of its name with the quotes; the end of its value; and whether it is one of `structs`.
-    is_unclear: the texts that could not be searched."""
-
-    texts: Ints
-    starts: Ints
-    name_ends: Ints
-    ends: Ints
-    is_struct: Flags
-    is_unclear: Flags
-
-
-def other_fields(
-    data: Bytes,
-    offsets: Ints,
-    known: Sequence[bytes],
-    structs: Mapping[bytes, FieldTree],
-    misfits: Mapping[bytes, Flags],
-) -> OtherFields:
-    """Find the outermost fields of JSON objects that are not among the `known` names. The objects
-    are concatenated in `data`.
-
-    A field of `structs` is known too if its value has only the fields that are listed for it.
-    `misfits` has a flag for each text, by name: a field of this name is not known in that text,
-    since its value does not fit the column."""
-    others = []
-    for low, high, structure in _structures(data, offsets):
-        flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
-        texts, *columns, is_struct, is_unclear = structure.others(known, structs, flags)
-        columns = [column + offsets[low] for column in columns]
-        others.append((texts + low, *columns, is_struct, is_unclear))
-    return OtherFields(*map(np.concatenate, zip(*others, strict=True)))
 
 
 def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
@@ -239,53 +199,6 @@ class _Structure:
         is_end = (self._kind == _COMMA) & (self._level == 1)
         ends = np.flatnonzero(is_end | (self._kind == _CLOSE) & (self._level == 0))
         return ends[np.searchsorted(ends, colons)]
-
-    def others(
-        self,
-        known: Sequence[bytes],
-        structs: Mapping[bytes, FieldTree],
-        misfits: Mapping[bytes, Flags],
-    ) -> OtherFields:
-        """Return the outermost fields of all texts that are not `known`: see `other_fields`."""
-        at = self._at
-        is_known, is_struct = np.zeros((2, len(at)), np.bool_)
-        for name in known:
-            is_known[self._names.find(name)] = True
-        for name, fields in structs.items():
-            colons = self._names.find(name)
-            left = self._kind == _COLON
-            self._clear_known(left, self._colons, colons, fields, 2)
-            counts = offsets_of(left, np.int32)
-            is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
-            is_struct[colons] = True
-        for name, is_misfit in misfits.items():
-            colons = self._names.find(name)
-            is_known[colons], is_struct[colons] = ~is_misfit[self._texts[colons]], False
-        colons = self._colons[~is_known[self._colons]]
-        return OtherFields(
-            self._texts[colons],
-            at[colons - 2],
-            at[colons - 1] + 1,
-            at[self._ends_of(colons)],
-            is_struct[colons],
-            self.is_unclear,
-        )
-
-    def _clear_known(
-        self, left: Flags, outer_colons: Ints, structs: Ints, fields: FieldTree, level: int
-    ) -> None:
-        """Clear the flags in `left` of the colons of these fields at a level, in objects that
-        follow the colons `structs`, which are some of all `outer_colons` one level above."""
-        colons = np.flatnonzero((self._kind == _COLON) & (self._level == level))
-        # The last colon one level above that is before each.
-        outer = outer_colons.take(np.searchsorted(outer_colons, colons) - 1, mode="clip")
-        own = colons[np.isin(outer, structs)]
-        names = _Names(self._data, self._at, own)
-        for name, inner in fields.items():
-            found = names.find(name)
-            left[found] = False
-            if inner and len(found):
-                self._clear_known(left, colons, found, inner, level + 1)
 
 
 def escaped_bytes(backslashes: Ints, length: int) -> Ints:
