@@ -111,7 +111,7 @@ class _Arguments:
         """Return the delimiters of records and of keys."""
         from sparkkafka.cli.text_formats import parse_delimiters
 
-        return parse_delimiters(self.last("-D") or "\\n", self.last("-K"))
+        return parse_delimiters(self.values.get("-D", ["\\n"])[-1], self.last("-K"))
 
     @property
     def topic(self) -> str:

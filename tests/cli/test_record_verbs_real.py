@@ -72,6 +72,7 @@ def test_kcat_itself_prints_the_same(command, odd, kafka_cluster):
         ["-o", "-3", "-c", "2"],
         ["-o", f"s@{TIME_MS + 4}", "-o", f"e@{TIME_MS + 7}", "-J"],
         ["-p", "0", "-o", "5"],
+        ["-D", "", "-K", ""],
     ):
         assert command("-C", "-q", "-e", "-t", odd, *options) == kcat(servers, odd, *options)
     for options in (
