@@ -211,9 +211,9 @@ class Input:
             read = getattr(file, "read1", file.read)
             chunks = progress.count_bytes(iter(partial(read, 4 << 20), b""))
             if self.kind == "record":
-                text = b"".join(chunks)
-                batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
-                yield files.NumberedRows(batch, (1,))
+                if text := b"".join(chunks):  # as kcat, which skips empty files
+                    batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
+                    yield files.NumberedRows(batch, (1,))
             elif self.kind == "json":
                 yield from files.json_batches(chunks, keeps_partitions=self.keeps_partitions)
             else:
