@@ -5,7 +5,7 @@ field are copied to a column, which Arrow converts as its JSON reader does: this
 the reader's time. So are the items of arrays and maps without other arrays, maps or objects in
 them. Values of fields that the type lacks (the rest) are copied, too.
 
-Nothing is assumed: each byte of a text that is read here equals the model's, or belongs to a value
+Nothing is assumed: each byte of a text that is read here equals the model's, or is of a value that
 is checked. All other texts, and those with a value that does not fit its field, are left to the
 caller.
 """
