@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -436,6 +436,13 @@ def _full_type(shape: Shape) -> pa.DataType:
     return type_of_shape(shape, {name: type_of(child) for name, child in shape.children.items()})
 
 
+def _full_kind(shape: Shape) -> tuple[Any, ...]:
+    """Return how all fields of a shape are read, which types do not say: text and JSON text are
+    both strings. It is only compared with others."""
+    children = shape.children.items()
+    return shape.kind, shape.type, [(name, _full_kind(shape_of(part))) for name, part in children]
+
+
 def type_of_shape(shape: Shape, children: Mapping[str, pa.DataType]) -> pa.DataType:
     """Return the type that a shape becomes, by the types of its children."""
     if shape.kind == JsonKind.STRUCT:
@@ -590,7 +597,8 @@ def _array_shape(subschema: Subschema) -> Shape:
     else:
         rest = [] if items is False else [items]
         item, *others = [subschema.at(node, path) for node in (*first, *rest)]
-        if any(type_of(other) != type_of(item) for other in others):
+        kind = _full_kind(shape_of(item))
+        if any(_full_kind(shape_of(other)) != kind for other in others):
             item = subschema.at(True, path)
     return Shape(JsonKind.LIST, children={"": item})
 
@@ -658,7 +666,7 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
             nullable=all(shape.nullable for shape in shapes),
             named_types=common,
         )
-    common_shape = _common_shape(shapes)
+    common_shape = _common_shape(shapes, _full_type)
     if common_shape is None and not common:
         ref = _ref_keyword(subschema.node)
         parts_of = f"{ref} and the keywords beside it" if ref else "parts of allOf"
@@ -666,8 +674,11 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
     return replace(common_shape or ANY, named_types=common)
 
 
-def _common_shape(shapes: list[Shape]) -> Shape | None:
-    """Return the shape that all shapes have; None if they differ. Integers are numbers too."""
+def _common_shape(
+    shapes: list[Shape], description: Callable[[Shape], Any] = _full_kind
+) -> Shape | None:
+    """Return the shape that all shapes have; None if they differ. Integers are numbers too.
+    Objects and arrays differ if their `description` does."""
     if len(shapes) == 1:
         return shapes[0]
     if {shape.kind for shape in shapes} == {JsonKind.INTEGER, JsonKind.FLOAT}:
@@ -676,8 +687,8 @@ def _common_shape(shapes: list[Shape]) -> Shape | None:
     if any(shape.kind != first.kind for shape in shapes):
         return None
     if first.kind in (JsonKind.STRUCT, JsonKind.MAP, JsonKind.LIST):
-        types = [_full_type(shape) for shape in shapes]
-        if any(other != types[0] for other in types):
+        descriptions = [description(shape) for shape in shapes]
+        if any(other != descriptions[0] for other in descriptions):
             return None
         # A value of any shape may be written: a field is required if all shapes require it.
         return replace(first, required=frozenset.intersection(*(s.required for s in shapes)))
