@@ -444,35 +444,13 @@ def _target_offsets(
 def _look_up_target_offsets(
     source: logs.SourceOffsets, to: OffsetBound, admin: Admin, topics: set[str]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the source's offsets after the reset, and notes about them: earliest, latest and times
-    are looked up at the brokers, explicit offsets are compared with those that exist. `topics`:
-    those whose offsets may change."""
+    """Return the source's offsets after the reset, and notes about them. `topics`: those whose
+    offsets may change. Their partitions that are gone lose their offsets, the others keep theirs.
+    """
     before = source.offsets or {}
     ends = against_kafka.ends_of(admin, source.topics)
-    existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
-    if to.kind == "specific":
-        targets = dict(_resolve_offsets(to, ends))
-    elif to.kind in ("earliest", "latest"):
-        side = ends.earliest if to.kind == "earliest" else ends.latest
-        targets = {tp: side[tp] for tp in existing}
-    elif to.kind == "timestamp":
-        spec = OffsetSpec.for_timestamp(to.timestamp_ms)
-        at_time = admin.list_offsets(dict.fromkeys(existing, spec)).all() if existing else {}
-        targets = {
-            tp: ends.latest[tp] if row.offset == NO_OFFSET else row.offset
-            for tp, row in at_time.items()
-        }
-        too_old = [tp for tp, row in at_time.items() if row.offset == NO_OFFSET]
-        if too_old:
-            notes.append(
-                f"no record is at or after that time in {some_partitions(too_old)}: set to the end"
-            )
-    else:
-        raise errors.OptionError(
-            f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}"
-        )
-    after = {**before, **targets}
+    after = {**before, **_targets_of(to, ends, admin, topics, notes)}
     gone = sorted(tp for tp in before if tp.topic in topics and tp not in ends.latest)
     for tp in gone:
         after.pop(tp, None)
@@ -495,6 +473,33 @@ def _look_up_target_offsets(
             "start reports data loss (failOnDataLoss)"
         )
     return after, notes
+
+
+def _targets_of(
+    to: OffsetBound, ends: against_kafka.Ends, admin: Admin, topics: set[str], notes: list[str]
+) -> dict[TopicPartition, int]:
+    """Return the offsets that `to` stands for, in the existing partitions of `topics`; a time is
+    looked up at the brokers. If it is after the last record, the end is taken, with a note."""
+    if to.kind == "specific":
+        return dict(_resolve_offsets(to, ends))
+    existing = sorted(tp for tp in ends.latest if tp.topic in topics)
+    if to.kind in ("earliest", "latest"):
+        side = ends.earliest if to.kind == "earliest" else ends.latest
+        return {tp: side[tp] for tp in existing}
+    if to.kind != "timestamp":
+        raise errors.OptionError(
+            f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}"
+        )
+    spec = OffsetSpec.for_timestamp(to.timestamp_ms)
+    at_time = admin.list_offsets(dict.fromkeys(existing, spec)).all() if existing else {}
+    targets = {tp: row.offset for tp, row in at_time.items()}
+    too_old = [tp for tp, offset in targets.items() if offset == NO_OFFSET]
+    if too_old:
+        targets.update((tp, ends.latest[tp]) for tp in too_old)
+        notes.append(
+            f"no record is at or after that time in {some_partitions(too_old)}: set to the end"
+        )
+    return targets
 
 
 def _resolve_offsets(

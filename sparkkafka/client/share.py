@@ -1085,8 +1085,8 @@ class ShareConsumer(arguments.ClientBase):
         again."""
         renewed, self._renewed = self._renewed, []
         found: list[ShareRecord] = []
-        for source, rows in groupby(renewed, lambda renewal: renewal[1]):  # where they came from
-            records = sorted((record for record, _ in rows), key=lambda record: record.offset)
+        for source, pairs in groupby(renewed, lambda record_and_source: record_and_source[1]):
+            records = sorted((record for record, _ in pairs), key=lambda record: record.offset)
             self._polled.append(PolledRecords(source, records))
             found += records
         return found

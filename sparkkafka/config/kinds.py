@@ -420,9 +420,9 @@ BROKEN_TLS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello", "SSLv2")
 def tls_versions(text: str) -> tuple[str, ...]:
     """Return the safe versions of the list. A list with only insecure ones is an error."""
     names = split_list(text)
-    safe = tuple(name for name in names if name in TLS_VERSIONS)
-    if not names or {*names} - {*safe, *BROKEN_TLS}:
+    if not names or not {*names} <= {*TLS_VERSIONS, *BROKEN_TLS}:
         raise ValueError
+    safe = tuple(name for name in names if name in TLS_VERSIONS)
     if not safe:
         raise ValueError("TLS before 1.2 is broken")
     return safe

@@ -380,18 +380,8 @@ def is_event_hubs(bootstrap_servers: Iterable[tuple[str, int]]) -> bool:
 def client_from(parsed: ParsedOptions) -> ClientOptions:
     """Return the options of connections, with defaults that depend on other options. Raises
     OptionError, also without bootstrap.servers."""
-    name = parsed.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in parsed.values:
-        side = {Side.READ: "consumer", Side.WRITE: "producer"}.get(parsed.side, "client")
-        hint = ""
-        if parsed.is_empty and parsed.prefix:
-            # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
-            hint = (
-                ". No option was given at all; Spark does not pass on the OPTIONS of CREATE TABLE: "
-                "use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
-                "and INSERT INTO table WITH (option = 'value')"
-            )
-        raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
+        raise _no_servers(parsed)
     fields = dict(parsed.group("client"))
     defaults = ClientOptions(bootstrap_servers=())
     if "default_api_timeout_ms" in fields:  # without it Spark's driver waits less for a cluster
@@ -420,6 +410,21 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
         fields.setdefault("connections_max_idle_ms", 180_000)
     security = security_from(parsed, fields["bootstrap_servers"])
     return ClientOptions(**fields, security=security, prefix=parsed.prefix)
+
+
+def _no_servers(parsed: ParsedOptions) -> OptionError:
+    """Return the error for missing bootstrap.servers, in the words of Spark's JVM connector."""
+    side = {Side.READ: "consumer", Side.WRITE: "producer"}.get(parsed.side, "client")
+    hint = ""
+    if parsed.is_empty and parsed.prefix:
+        # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
+        hint = (
+            ". No option was given at all; Spark does not pass on the OPTIONS of CREATE TABLE: "
+            "use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
+            "and INSERT INTO table WITH (option = 'value')"
+        )
+    name = parsed.prefix + "bootstrap.servers"
+    return OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
 
 
 def producer_from(parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any]) -> ProducerOptions:

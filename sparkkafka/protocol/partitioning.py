@@ -100,12 +100,9 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     state = function.start(lengths)
     # Four bytes at any position, as a view that overlaps itself.
     fours: Words = windows(data, "<u4")
-    # How many keys have more than 0, 1, 2, … words.
-    rows_with = (
-        np.searchsorted(-words, -np.arange(max_words), "left") if order is not None else None
-    )
-    for index in range(max_words):
-        active = len(words) if rows_with is None else int(rows_with[index])
+    # How many keys have more than 0, 1, 2, … words: these are the first ones of the sorted keys.
+    keys_above = np.searchsorted(-words, -np.arange(max_words))
+    for index, active in enumerate(keys_above.tolist()):
         # For few rows a plain loop is faster than numpy steps.
         if active < 8:
             for row in range(active):

@@ -214,7 +214,7 @@ class Cluster:
         """Handle a failed Metadata request, and return the error to report for it.
 
         If a broker answers REBOOTSTRAP_REQUIRED, or none has answered for too long, the next
-        request goes to bootstrap.servers (KIP-1102).
+        request goes to bootstrap.servers (KIP-1102), unless metadata.recovery.strategy=none.
         """
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s

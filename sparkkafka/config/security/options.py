@@ -253,8 +253,8 @@ def _tls_settings(values: references.ResolvedValues) -> TlsSettings:
     if values["key_location"] or values["keystore_key"]:
         key = store("key_location", "keystore_key")
     truststore = store("truststore_location", "truststore_certificates", "truststore_password")
+    # Without one: the one of the JVM's settings. Without that too: the system's authorities.
     return TlsSettings(
-        # If both are empty: the system's authorities.
         truststore=truststore or jvm_truststore() or truststore,
         certificates=certificates,
         key=key,
