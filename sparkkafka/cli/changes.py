@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
@@ -20,9 +21,8 @@ import typer
 from sparkkafka.cli.tables import has_colours, printable
 from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN, JSON
 from sparkkafka.errors import BadRecordError, SchemaError
-from sparkkafka.schemas.arrays import as_nullable
 from sparkkafka.schemas.envelopes.debezium import KIND_OF_OP, ROW, TOMBSTONE, TRUNCATE, kind_of
-from sparkkafka.schemas.envelopes.semantic_types import is_unavailable
+from sparkkafka.schemas.envelopes.semantic_types import INFINITIES, is_unavailable
 from sparkkafka.schemas.values import Schema
 
 ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
@@ -243,24 +243,30 @@ def _with_types(change: Change, key: Any, value: Any) -> Change:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column. If a value has a date or time that Python does not have, such
-    as infinity, its dates and times are numbers."""
-    values: list[Any] = []
-    for row in range(len(column)):
-        try:
-            value = column[row].as_py(maps_as_pydicts="lossy")
-        except (OverflowError, ValueError):
-            plain = column.slice(row, 1).cast(as_nullable(column.type, _without_time))
-            value = plain[0].as_py(maps_as_pydicts="lossy")
-        values.append(value)
-    return values
+    """Return the values of a column. A date or time that Python does not have is a text."""
+    return [_python_value(scalar) for scalar in column]
 
 
-def _without_time(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of the number that a date or time is; any other type stays."""
-    if pa.types.is_date32(arrow_type):
-        return pa.int32()
-    return pa.int64() if pa.types.is_timestamp(arrow_type) else arrow_type
+def _python_value(scalar: pa.Scalar) -> Any:
+    """Return a value of a column, with texts only for the dates and times inside it that Python
+    does not have."""
+    try:
+        return scalar.as_py(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):
+        if isinstance(scalar, pa.MapScalar):
+            return {item["key"].as_py(): _python_value(item["value"]) for item in scalar.values}
+        if isinstance(scalar, pa.StructScalar):
+            return {name: _python_value(child) for name, child in scalar.items()}
+        if isinstance(scalar, pa.ListScalar):
+            return [_python_value(item) for item in scalar.values]
+        unit: Any = "D" if pa.types.is_date32(scalar.type) else scalar.type.unit
+        time = np.datetime64(scalar.value, unit)
+        return _INFINITE_DAYS.get(time.astype("M8[D]"), str(time).replace("T", " "))
+
+
+_INFINITE_DAYS: Final = {
+    np.datetime64(time_us, "us").astype("M8[D]"): text for text, time_us in INFINITIES.items()
+}
 
 
 def value_text(value: Any) -> str:

@@ -6,13 +6,15 @@ import base64
 import io
 import json
 import math
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.changes import ChangeLines, parse_change
+from sparkkafka.cli.changes import ChangeLines, parse_change, python_values
 from sparkkafka.client import Producer
 from sparkkafka.errors import BadRecordError
 from tests.support.registry_server import RegistryServer
@@ -20,6 +22,7 @@ from tests.support.registry_server import RegistryServer
 TOPIC = "shop.public.orders"
 SOURCE = {"version": "3.6.1.Final", "connector": "postgresql", "name": "shop", "lsn": 7}
 PLACEHOLDER = "__debezium_unavailable_value"
+DATE = {"type": "int", "connect.name": "io.debezium.time.Date"}
 
 
 def envelope(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
@@ -299,7 +302,8 @@ def test_avro_has_the_types_of_the_database(fake, command):
     digits = {"scale": "2", "connect.decimal.precision": "64"}
     columns = {
         "id": "int",
-        "born": {"type": "int", "connect.name": "io.debezium.time.Date"},
+        "born": DATE,
+        "since": DATE,
         "price": {**decimal, "precision": 9},
         "cash": {**decimal, "precision": 64, "connect.parameters": digits},
         "ratio": "double",
@@ -310,8 +314,8 @@ def test_avro_has_the_types_of_the_database(fake, command):
     fields = [{"name": name, "type": kind} for name, kind in parts.items()]
     schema = {"type": "record", "name": "Envelope", "fields": fields}
     values = [
-        {"id": 1, "born": days, "price": Decimal("2.00"), "cash": Decimal("3.00"), "ratio": ratio}
-        for days, ratio in ((10957, 0.5), (-2147472692, math.nan))
+        {"id": 1, "born": days, "since": 0, "price": Decimal(2), "cash": Decimal(3), "ratio": ratio}
+        for days, ratio in ((10957, 0.5), (-2_147_472_692, math.nan))
     ]
     parsed = fastavro.parse_schema(schema)
     with RegistryServer() as registry:
@@ -326,14 +330,30 @@ def test_avro_has_the_types_of_the_database(fake, command):
                 producer.send(TOPIC, out.getvalue(), b"\0" + key_id.to_bytes(4, "big") + b"\2")
         flags = ("--schema-registry", registry.url)
         read = ("read", TOPIC, "-e", "--envelope", "debezium", "--value-format", "avro", *flags)
+        rest = 'since="1970-01-01"  price="2.00"  cash="3.00"'
         assert command(*read).out.splitlines() == [
-            '0/0  c  key=1  id=1  born="2000-01-01"  price="2.00"  cash="3.00"  ratio=0.5',
-            '0/1  c  key=1  id=1  born=-2147472692  price="2.00"  cash="3.00"  ratio=NaN',
+            f'0/0  c  key=1  id=1  born="2000-01-01"  {rest}  ratio=0.5',
+            f'0/1  c  key=1  id=1  born="-5877611-06-21"  {rest}  ratio=NaN',
         ]
         found = findings(command, TOPIC, *flags)
     assert found["records"] == ("ok", "2 row (c 2)")
     assert found["decimals"][0] == "!!"
     assert found["decimals"][1].startswith("cash: more digits")
+
+
+def test_only_the_times_that_python_lacks_become_texts():
+    instant = pa.timestamp("us", "UTC")
+    types = {"at": instant, "list": pa.list_(instant), "map": pa.map_(pa.string(), pa.date32())}
+    infinity = 9_223_372_036_825_200_000
+    row = {"at": -9_223_372_036_832_400_000, "list": [infinity, 2**62, 0], "map": [("x", -(10**6))]}
+    assert python_values(pa.array([row, None], pa.struct(list(types.items())))) == [
+        {
+            "at": "-infinity",
+            "list": ["infinity", "148108-07-06 14:00:27.387904", datetime(1970, 1, 1, tzinfo=UTC)],
+            "map": {"x": "-768-02-04"},
+        },
+        None,
+    ]
 
 
 def test_a_record_of_a_registry_needs_its_format(fake, command):
