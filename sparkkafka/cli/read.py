@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import UnsupportedOperation
 from itertools import chain
 from pathlib import Path
@@ -170,8 +170,6 @@ def read(
                 "--envelope has lines of its own: remove --output, --format, --json (-J), -f, -D, "
                 "-K and --null"
             )
-        if formats.key_format == TEXT:
-            formats = replace(formats, key_format=formats.value_format)
     options = formats.options(Side.READ, session, option or ())
     if envelope is not None and options:
         from sparkkafka.cli.changes import ENVELOPE_OPTIONS

@@ -72,7 +72,11 @@ class Decoding(ExitStack):
             if column.format == JSON and column.schema is None and (as_text or registry is None):
                 self._columns[name] = _TextDecoder(column)
             elif column.has_schema:
-                self._columns[name] = _TypedDecoder(column, topic, registry, as_text, depth)
+                try:
+                    self._columns[name] = _TypedDecoder(column, topic, registry, as_text, depth)
+                except RegistryError as error:  # a table without a primary key has no keys
+                    if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
+                        raise
 
     @property
     def json_columns(self) -> frozenset[str]:

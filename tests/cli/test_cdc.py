@@ -341,6 +341,28 @@ def test_avro_has_the_types_of_the_database(fake, command):
     assert found["decimals"][1].startswith("cash: more digits")
 
 
+def test_a_table_without_a_primary_key_has_no_subject_of_keys(fake, command):
+    row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+    fields = [{"name": "after", "type": ["null", row]}, {"name": "op", "type": "string"}]
+    schema = {"type": "record", "name": "Envelope", "fields": fields}
+    fake.create_topic(TOPIC)
+    with RegistryServer() as registry:
+        out = io.BytesIO(b"\0" + registry.add(f"{TOPIC}-value", json.dumps(schema)).to_bytes(4))
+        out.seek(0, io.SEEK_END)
+        change = {"after": {"id": 1}, "op": "c"}
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), change)
+        with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+            producer.send(TOPIC, out.getvalue())
+        flags = ("--schema-registry", registry.url)
+        read = ("read", TOPIC, "-e", "--envelope", "debezium", "--value-format", "avro", *flags)
+        assert command(*read).out.splitlines() == ["0/0  c  id=1"]
+        mark, text = findings(command, TOPIC, *flags)["keys"]
+        assert mark == "!!"
+        assert "1 of 1 row have none" in text
+        run = command(*read, "--key-format", "avro", code=1)
+    assert f"no subject '{TOPIC}-key'" in run.error
+
+
 def test_only_the_times_that_python_lacks_become_texts():
     instant = pa.timestamp("us", "UTC")
     types = {"at": instant, "list": pa.list_(instant), "map": pa.map_(pa.string(), pa.date32())}
