@@ -300,6 +300,8 @@ def test_times_keep_their_microseconds_zones_and_infinity(
             "late": F.expr("timestamp '+12345-03-15 00:00:00Z'"),
             "late_day": F.expr("date '+12345-03-15'"),
             "early": F.expr("date '-0043-03-15'"),
+            "last_day": F.expr("date_from_unix_date(106751991)"),
+            "first_day": F.expr("date_from_unix_date(-106751992)"),
             "early_time": F.expr("timestamp_ntz '-0043-03-15 01:02:03'"),
             "same": F.expr(at),  # in any session
             "none": F.expr("CAST(NULL AS timestamp)"),
@@ -307,8 +309,8 @@ def test_times_keep_their_microseconds_zones_and_infinity(
         batch = frame(spark, [record(0, "c", "1")]).withColumns(columns)
         cdc.apply(batch, "orders", connect=connect)
     time.tzset()
-    [(times, local, days, nested, ends, late, late_day, early, early_time, same, none)] = rows(
-        connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers")
+    [(times, local, days, nested, ends, late, late_day, early, *day, early_time, same, none)] = (
+        rows(connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers"))
     )
     assert "2026-01-02 03:04:05.123456" in local.replace("T", " ")
     assert "2026-01-02" in days
@@ -317,6 +319,7 @@ def test_times_keep_their_microseconds_zones_and_infinity(
     assert late.startswith("12345-03-15 00:00:00")
     assert late_day == "12345-03-15"
     assert early == "0044-03-15 BC"
+    assert day == ["infinity", "-infinity"]
     assert early_time.startswith("0044-03-15 01:02:03")
     assert early_time.endswith(" BC")
     assert same.startswith("2026-01-02 03:04:05.123456")

@@ -333,7 +333,7 @@ def test_avro_has_the_types_of_the_database(fake, command):
         rest = 'since="1970-01-01"  price="2.00"  cash="3.00"'
         assert command(*read).out.splitlines() == [
             f'0/0  c  key=1  id=1  born="2000-01-01"  {rest}  ratio=0.5',
-            f'0/1  c  key=1  id=1  born="-5877611-06-21"  {rest}  ratio=NaN',
+            f'0/1  c  key=1  id=1  born="infinity"  {rest}  ratio=NaN',
         ]
         found = findings(command, TOPIC, *flags)
     assert found["records"] == ("ok", "2 row (c 2)")

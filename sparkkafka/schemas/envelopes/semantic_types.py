@@ -70,7 +70,19 @@ INFINITIES: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_
 """Postgres's infinity in ZonedTimestamp, and the microseconds that Debezium sends for it where a
 timestamp has no zone."""
 
-CYCLE_US: Final = 146_097 * 86_400 * 10**6
+_DAY_US: Final = 86_400 * 10**6
+_FIRST_DAY: Final = -2_440_588
+"""The first day of Postgres, in 4714 BC. No other database has an earlier one."""
+
+_INFINITE_DAYS: Final = {
+    "infinity": pa.array([-622_191_234, -622_191_233, -2_147_472_692], pa.int32()),
+    "-infinity": pa.array([-625_821_272, -625_821_271, -2_147_472_691], pa.int32()),
+}
+"""What Debezium sends for an infinite date. In snapshots and arrays the days of the JDBC driver's
+infinity overflow, which begins a day later in time zones east of UTC; in changes those of
+Postgres's infinity, which counts from 2000."""
+
+CYCLE_US: Final = 146_097 * _DAY_US
 """The microseconds of 400 years, after which the calendar repeats."""
 
 _TIMES_OF_DAY: Final = {
@@ -545,7 +557,12 @@ def _floor(values: pa.Array, divisor: int) -> pa.Array:
 
 
 def _date(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-    return _cast(values, pa.int32(), context).view(pa.date32())
+    days = _cast(values, pa.int32(), context)
+    if (pc.min(days).as_py() or 0) < _FIRST_DAY:
+        for text, overflows in _INFINITE_DAYS.items():
+            infinite = scalar(INFINITIES[text] // _DAY_US).cast(pa.int32())
+            days = pc.if_else(pc.is_in(days, overflows), infinite, days)
+    return days.view(pa.date32())
 
 
 def _time_of_day(

@@ -21,6 +21,7 @@ from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_conn
 from sparkkafka.schemas.envelopes.decode import Envelope, decoder, full_type, sample_type
 from sparkkafka.schemas.envelopes.encode import encoded_type, wire_values
 from sparkkafka.schemas.envelopes.semantic_types import (
+    INFINITIES,
     PLACEHOLDER,
     BadRows,
     FieldContext,
@@ -354,6 +355,19 @@ def test_infinity_of_postgres() -> None:
         -9_223_372_036_832_400_000,
     ]
     assert bad_rows.reasons == {4: "field x: 'soon' is not of type timestamp"}
+
+
+def test_infinite_dates_of_debezium_are_the_days_of_infinite_times() -> None:
+    """Debezium's numbers overflow: that of infinity is long before that of the first day."""
+    node = of("int32", f"{TIME}Date")
+    infinities, days = (106_751_991, -106_751_992), (0, -2_440_588, 2_145_031_948)
+    of_snapshots = (-622_191_234, -625_821_272, -622_191_233, -625_821_271)
+    sent = [None, *of_snapshots, -2_147_472_692, -2_147_472_691, *days]
+    context = FieldContext(BadRows(), np.arange(len(sent)), "x")
+    dates = convert(pa.array(sent, pa.int32()), node, value_type(node), context)
+    assert dates.view(pa.int32()).to_pylist() == [None, *infinities * 3, *days]
+    times_us = pa.array(INFINITIES.values(), pa.int64()).cast(pa.timestamp("us"))
+    assert dates[1:3].equals(times_us.cast(pa.date32(), safe=False))
 
 
 def test_lists_and_maps_with_semantic_types() -> None:
