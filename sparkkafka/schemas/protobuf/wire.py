@@ -30,7 +30,6 @@ from sparkkafka.protocol.records.varint_columns import (
     words_at,
 )
 from sparkkafka.protocol.wire.varints import read_varint
-from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.protobuf.types import EGROUP, FIXED_WIDTH, I32, I64, LEN, SGROUP, VARINT
 
 MIN_WAVE_MESSAGES: Final = 13
@@ -110,39 +109,17 @@ def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
 def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
     """Join the tokens of a field in `count` messages, in the order of the messages, and of each
     message's values: (tokens, or None if there are none; how many each message has)."""
-    if len(parts) == 1 and parts[0].messages is None:
-        return parts[0], np.ones(count, np.int64)
-    counts = np.zeros(count, np.int64)
-    ranks: list[Any] = []  # the rank of each token in its message
-    for part in parts:
-        messages: Any = part.sparse(count).messages
-        rank = counts[messages]
-        if part.ascending:
-            counts[messages] = rank + 1
-        else:  # values of the same message follow each other
-            counts += np.bincount(messages, minlength=count)
-            firsts = np.flatnonzero(np.diff(messages, prepend=-1))
-            rank += np.arange(len(messages))
-            rank -= np.repeat(firsts, np.diff(firsts, append=len(messages)))
-        ranks.append(rank)
     joined = join_tokens(parts, count)
     if joined is None:
-        return None, counts
-    if len(parts) == 1 and joined.ascending:
-        return joined.sparse(count), counts
-    index = np.concatenate(ranks)
-    index += offsets_of(counts)[joined.messages]
-    messages, value, at, size = (
-        None if array is None else _put(array, index) for array in joined[:4]
-    )
-    return Tokens(messages, value, at, size), counts
-
-
-def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
-    """Return an array that has array[i] at index[i]."""
-    out = np.empty_like(array)
-    out[index] = array
-    return out
+        return None, np.zeros(count, np.int64)
+    if joined.messages is None:
+        return joined, np.ones(count, np.int64)
+    counts = np.bincount(joined.messages, minlength=count)
+    if not joined.ascending:
+        order = np.argsort(joined.messages, kind="stable")
+        columns: list[Any] = [None if column is None else column[order] for column in joined[:4]]
+        joined = Tokens(*columns)
+    return joined, counts
 
 
 class TokenizedMessages(NamedTuple):
