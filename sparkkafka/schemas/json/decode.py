@@ -30,7 +30,7 @@ from sparkkafka.schemas.json.normalizer import (
     max_item_bytes,
     may_take_too_much,
 )
-from sparkkafka.schemas.json.object_fields import ValueSpans, compact, object_fields
+from sparkkafka.schemas.json.object_fields import ValueSpans, object_fields
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
@@ -293,24 +293,9 @@ class _Batch:
         values do not fit to `_misfit_reasons`. `values` are the positions of its values. Rows with
         a value that is not JSON become doubtful."""
         texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
-        rows = values.texts
         field = self._decoder.separate_fields[name]
-        column = pa.nulls(0, field.node.type)
-        read_rows = np.zeros(0, np.int64)
-        to_parse = np.arange(len(texts))
-        # Values of a column of any JSON are copied as text; only those with an escape are parsed.
-        if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.AS_TEXT):
-            texts_of_json, must_parse = compact(
-                texts, keep_escapes=field.node.kind == JsonKind.JSON_TEXT
-            )
-            column = _json_column(texts_of_json, field.node)
-            read_rows, to_parse = rows, np.flatnonzero(must_parse)
-            if len(to_parse):
-                copied = np.flatnonzero(~must_parse)
-                read_rows, column = rows[copied], column.take(arrow.from_numpy(copied))
         normalized, normalized_rows = [], []
-        contents = texts.take(arrow.from_numpy(to_parse)).to_pylist()
-        for row, content in zip(rows[to_parse].tolist(), contents, strict=True):
+        for row, content in zip(values.texts.tolist(), texts.to_pylist(), strict=True):
             try:
                 value = syntax.parse(content)
                 if value is None:
@@ -325,15 +310,12 @@ class _Batch:
                 continue
             normalized.append(f'{{"v":{text}}}'.encode())
             normalized_rows.append(row)
-        if normalized:
-            try:
-                others = field.reader.read(arrow.binary_array(normalized))
-            except ReadError:  # no such text is known
-                doubtful[normalized_rows] = True
-            else:
-                column = pa.concat_arrays([column, others])
-                read_rows = np.append(read_rows, normalized_rows)
-        return arrays.spread(column, read_rows, len(doubtful))
+        try:
+            column = field.reader.read(arrow.binary_array(normalized))
+        except ReadError:  # no such text is known
+            doubtful[normalized_rows] = True
+            return pa.nulls(len(doubtful), field.node.type)
+        return arrays.spread(column, np.array(normalized_rows, np.int64), len(doubtful))
 
     def _add_fields(self, block: pa.Array, rows: Ints, fields: dict[str, pa.Array]) -> pa.Array:
         """Return the structs of rows: the block's columns, and those of separate fields."""
@@ -438,21 +420,6 @@ def _cut_at_failure(rows: Ints, stopped_at: int) -> list[Ints]:
     after = rows[stopped_at + 1 :]
     cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
     return [rows[:stopped_at], *np.split(after, list(cuts))]
-
-
-def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
-    """Return values that may be any JSON as a column of text (of a string its content, unless the
-    node keeps JSON), null for null. `texts`: their compact JSON."""
-    offsets = arrow.blob_offsets(texts).astype(np.int64)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    first = data.take(offsets[:-1], mode="clip") if len(data) else np.zeros(len(texts), np.uint8)
-    if node.kind == JsonKind.AS_TEXT:
-        is_string = (first == ord('"')) & (np.diff(offsets) > 1)
-        starts = offsets[:-1] + is_string
-        texts = gather(texts.buffers()[2], starts, offsets[1:] - is_string - starts)
-    column = arrays.as_texts(texts).cast(node.type)
-    is_null = (first == ord("n")) & (np.diff(offsets) > 0)
-    return arrays.null_outside(column, ~is_null) if is_null.any() else column
 
 
 # --- what pyarrow's reader must not get -----------------------------------------------------------

@@ -10,12 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
+from sparkkafka.schemas.arrays import first_words, offsets_of
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -56,50 +53,6 @@ def object_fields(
         is_unclear[low:high] = structure.is_unclear
     spans = [ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) for parts in values]
     return spans, is_unclear
-
-
-def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
-    """Return JSON values, or fields of objects, without white space outside of strings; and which
-    of them must be parsed instead: those with an escape, or with a name twice in an object. With
-    `keep_escapes`, only the escapes that `to_json` never writes so: \\u and \\/.
-
-    texts: binary, without nulls; brackets and quotes match in each."""
-    data, offsets = content_of(texts)
-    escaped = escaped_bytes(positions(data, ord("\\")), len(data))
-    rewritten = escaped
-    if keep_escapes:
-        rewritten = escaped[(data[escaped] == ord("u")) | (data[escaped] == ord("/"))]
-    must_parse: Flags = np.diff(np.searchsorted(rewritten, offsets)) != 0
-    if must_parse.any():  # their texts become blanks, which are dropped below
-        data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
-    is_quote = data == ord('"')
-    is_quote[escaped] = False
-    in_string = np.cumsum(is_quote, dtype=np.uint8) & 1  # after an odd number of quotes
-    is_kept = (data > ord(" ")) | in_string.view(np.bool_)
-    offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)  # the bytes dropped before each
-    data, in_string, is_quote = data[is_kept], in_string[is_kept], is_quote[is_kept]
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    compacted = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
-
-    lower = data | 0x20  # makes [ and {, ] and } the same
-    is_structure = (lower == ord("{")) | (lower == ord("}")) | (data == ord(":"))
-    at = np.flatnonzero(is_structure & (in_string == 0))
-    is_open = lower[at] == ord("{")
-    levels = np.cumsum(is_open.view(np.int8) - (lower[at] == ord("}")), dtype=np.int16)
-    is_name = (data[at] == ord(":")) & (data[at - 1] == ord('"')) & (levels > 0)
-    if is_name.any():
-        quotes = np.flatnonzero(is_quote)
-        ends = np.searchsorted(quotes, at[is_name])
-        starts = quotes[ends - 2]
-        keys = gather(buffers[2], starts, quotes[ends - 1] - starts)
-        # Sorted by level, the names of an object follow its bracket: the number of brackets so far
-        # is that of the object.
-        order = np.argsort(levels, kind="stable")
-        counts = np.bincount(np.cumsum(is_open[order])[is_name[order]])
-        by_object = np.argsort(levels[is_name], kind="stable")
-        repeated = by_object[repeated_keys(keys.take(from_numpy(by_object)), counts)]
-        must_parse[np.searchsorted(offsets, starts[repeated], "right") - 1] = True
-    return compacted, must_parse
 
 
 def _structures(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Structure]]:
