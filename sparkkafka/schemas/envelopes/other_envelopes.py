@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
-from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import field_of, flags_of, item_counts, scalar, struct_of
@@ -31,7 +30,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     value_type,
     without,
 )
-from sparkkafka.schemas.json.object_fields import ValueSpans, object_fields
+from sparkkafka.schemas.json import syntax
 
 _TEXT: Final = ConnectType(pa.string())
 _LONG: Final = ConnectType(pa.int64())
@@ -408,30 +407,13 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
     row = _child(envelopes, "after")
     omitted = {field.name: is_update & ~is_valid(_child(row, field.name)) for field in row.type}
     records = np.flatnonzero(np.logical_or.reduce(list(omitted.values())))
-    if not len(records):
-        return {}
-    # Find the row in the text of each of these records, and then the columns in the row.
-    texts = texts.take(from_numpy(records))
-    (rows,), is_unclear = _find_fields(texts, [form.row])
-    fields, has_unclear_row = _find_fields(
-        gather(texts.buffers()[2], rows.starts, rows.ends - rows.starts), list(omitted)
-    )
-    for flags, found in zip(omitted.values(), fields, strict=True):
-        flags[records[rows.texts[found.texts]]] = False
-    is_unclear[rows.texts[has_unclear_row]] = True
-    for index in np.flatnonzero(is_unclear).tolist():  # texts that could not be searched
-        document = _parsed(texts[index].as_py()).get(form.row) or {}
+    for record, text in zip(
+        records.tolist(), texts.take(from_numpy(records)).to_pylist(), strict=True
+    ):
+        columns = syntax.parse(text)[form.row]
         for name, flags in omitted.items():
-            flags[records[index]] = name not in document
+            flags[record] &= name not in columns
     return omitted
-
-
-def _find_fields(texts: pa.Array, names: Sequence[str]) -> tuple[list[ValueSpans], Flags]:
-    """Return where the values of these outermost fields lie in JSON texts, and which texts could
-    not be searched."""
-    offsets = blob_offsets(texts).astype(np.int64)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    return object_fields(data, offsets, [name.encode() for name in names])
 
 
 def reshape_rows(
