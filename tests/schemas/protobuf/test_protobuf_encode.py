@@ -119,6 +119,7 @@ STRUCT = 'import "google/protobuf/struct.proto";'
         ("repeated E a = 1;", "", pa.list_(pa.string()), [[], ["X", "Y", "W"]], 1, "value 'W'"),
         ("E a = 1;", "", pa.string(), ["-7", "--7"], 1, "the enum has no value '--7'"),
         ("E a = 1;", "", pa.string(), ["7", "7" * 5000], 1, "the enum has no value '777"),
+        ("E a = 1;", "", pa.string(), [str(2**31 - 1), str(2**31)], 1, "no value '2147483648'"),
         (
             "google.type.Date a = 1;",
             DATE,
@@ -349,6 +350,17 @@ def test_unknown_numbers_of_an_open_enum_come_back() -> None:
     values = protobuf.decoder(text, None, None).decode(pa.array([payload] * 50)).values
     assert values[7].as_py() == {"e": "99", "r": ["Y", "98"]}
     assert protobuf.encoder(text, values.type).encode(values)[49].as_py() == payload
+
+
+def test_a_closed_enum_has_no_other_numbers() -> None:
+    text = schema("message M { optional E a = 1; } enum E { X = 0; Y = 5; }", "proto2")
+    numbers = pa.array([None, 5, 3], pa.int32())
+    encoder = protobuf.encoder(text, pa.struct([("a", pa.int32())]))
+    written = encoder.encode(pa.StructArray.from_arrays([numbers[:2]], ["a"]))
+    assert written.to_pylist() == [b"", b"\x08\x05"]
+    with pytest.raises(ValueRowError, match=r"field a: .*3") as caught:
+        encoder.encode(pa.StructArray.from_arrays([numbers], ["a"]))
+    assert caught.value.row == 2
 
 
 def test_no_rows() -> None:

@@ -21,6 +21,7 @@ from tests.support.properties import examples
 SMALL = schema(
     """
     enum Closed { NIL = 0; UNIT = 1; }
+    enum Sparse { LOW = -5; HIGH = 7; }
     message Inner { required int32 x = 1; optional int32 y = 2; }
     message M {
       optional group G = 1 { optional int32 x = 1; }
@@ -36,6 +37,7 @@ SMALL = schema(
       repeated int32 packed = 11 [packed = true];
       optional google.type.Date day = 12;
       oneof pick { int32 a = 13; Inner b = 14; }
+      optional Sparse sparse = 15;
       extensions 100 to 199;
     }
     extend M { optional group Ext = 100 { optional int32 a = 1; } }
@@ -69,12 +71,21 @@ def fields(row: dict[str, Any]) -> dict[str, Any]:
         (f"2a 06 08 01 10 01 18 05 {Z}", {"closed": [(1, "UNIT")]}),  # number 3
         (f"2a 07 0a 01 61 08 01 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a text as key
         (f"2a 08 08 01 1b 08 01 1c 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a group
+        (f"2a 04 08 01 10 00 2a 04 08 01 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # one key
         (f"38 ff ff ff ff 0f {Z}", {"i": -1}),
         (f"38 80 80 80 80 10 {Z}", {"i": 0}),
         (f"40 ff ff ff ff ff ff ff ff ff 01 {Z}", {"u": (1 << 32) - 1}),
         (f"48 ff ff ff ff ff ff ff ff ff 01 {Z}", {"s": -(1 << 31)}),
         (f"50 81 80 80 80 10 {Z}", {"e": "UNIT"}),
         (f"5a 06 ff ff ff ff 0f 02 {Z}", {"packed": [-1, 2]}),
+        (f"58 05 5a 02 07 08 58 09 {Z}", {"packed": [5, 7, 8, 9]}),
+        # the runtime reads it, and loses an entry with a field that it does not know
+        (
+            f"58 05 5a 01 07 2a 07 08 01 10 01 0a 01 61 {Z}",
+            {"packed": [5, 7], "closed": [(1, "UNIT")]},
+        ),
+        (f"78 03 {Z}", {}),
+        (f"78 07 78 03 {Z}", {"sparse": "HIGH"}),
         (f"68 05 72 02 08 01 {Z}", {"b": {"x": 1, "y": None}}),
     ],
 )

@@ -183,6 +183,8 @@ def test_wider_types_of_numbers() -> None:
     narrow = pa.struct([("a", pa.int64()), ("c", pa.int32())])
     decoded = protobuf.decoder(text, None, narrow).decode(written)
     assert decoded.reasons == ("field a: 18446744073709551615 does not fit int64",)
+    among = protobuf.decoder(text, None, narrow).decode(pa.array([b"\x08\x05", written[0].as_py()]))
+    assert among.bad_rows.tolist() == [1] and among.reasons == decoded.reasons
 
 
 def test_a_type_that_cannot_hold_the_default_is_refused() -> None:
