@@ -965,7 +965,7 @@ class TransactionManager(ProducerTransaction):
             self.abort_transaction(timeout_s)
         except KafkaError as error:
             log.warning(
-                "transaction %s could not be aborted; the brokers do it after "
+                "transaction %s could not be aborted; if it is open, the brokers do it after "
                 "transaction.timeout.ms: %s",
                 tid,
                 error,
