@@ -54,7 +54,7 @@ class Selection(NamedTuple):
     """
 
     start_offset: int = 0
-    end_offset: int = 2**63 - 1
+    end_offset: int = 2**63  # above every offset: a reader at 2**63 - 1 is not at its end
     columns: frozenset[str] = ALL_COLUMNS
     times_ms: tuple[int, int] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -394,7 +395,7 @@ def test_none_says_what_is_there_although_another_partition_is_refused(fake_clus
     assert "TOPIC_AUTHORIZATION_FAILED" in errors[1]
 
 
-@pytest.mark.parametrize("offset", [5, 5_000])
+@pytest.mark.parametrize("offset", [5, 5_000, sys.maxsize])
 @pytest.mark.parametrize(("reset", "position"), [("earliest", 100), ("latest", 1_000)])
 def test_out_of_range_goes_where_the_setting_says(filled, offset, reset, position):
     filled.advance_log_start("t", 0, 100)
