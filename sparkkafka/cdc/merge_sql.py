@@ -108,8 +108,11 @@ class Merge:
     @property
     def last_truncate(self) -> str:
         """The SELECT of the position of the last truncate."""
-        first = self.name(self.keys[0])
-        return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {first} IS NULL)"
+        return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {self.is_truncate()})"
+
+    def is_truncate(self, prefix: str = "") -> str:
+        """Return the condition that a row of the table of deletes is a truncate: it has no key."""
+        return f"{prefix}{self.name(self.keys[0])} IS NULL"
 
     @property
     def add_deletes(self) -> str:
@@ -126,10 +129,9 @@ class Merge:
         """The INSERT of the deletes of `_s` into `d`, unless `d` has it or a newer one."""
         known = f"d.{POSITION}{self.collate} {self.known_operator} _s.{POSITION}"
         known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
-        first = self.name(self.keys[0])
         return (
             f"{self.add_deletes} AND NOT EXISTS ({known} AND {self.match('d', '_s')})"
-            f" AND NOT (_s.{TRUNCATED} AND EXISTS ({known} AND d.{first} IS NULL))"
+            f" AND NOT (_s.{TRUNCATED} AND EXISTS ({known} AND {self.is_truncate('d.')}))"
         )
 
     @property
@@ -295,7 +297,7 @@ class HistoryMerge(Merge):
             f" UNION ALL SELECT {self.names(*self.columns, POSITION, prefix='_s.')}, false,"
             f" _s.{UNAVAILABLE}, _s.{STARTED} FROM {self.changes} _s WHERE {self._is_new}"
             f" UNION ALL {end} JOIN {changed} ON {self.match('k', 'd')}"
-            f" UNION ALL {end} CROSS JOIN {changed} WHERE d.{self.name(self.keys[0])} IS NULL"
+            f" UNION ALL {end} CROSS JOIN {changed} WHERE {self.is_truncate('d.')}"
         )
         values = ", ".join(
             f"{self._spark_value(name)} AS {self.name(name)}" for name in self.columns
@@ -382,14 +384,14 @@ class HistoryMerge(Merge):
         return f"{self.insert_changes} WHERE {self._is_new}"
 
     def end_versions(self, *, all_keys: bool) -> str:
-        """Return the UPDATE that sets the ends of the changed keys' versions, or of all."""
-        first = self.name(self.keys[0])
+        """Return the UPDATE that sets the ends of the changed keys' versions, or of all: a version
+        ends where the next event of its key begins, another version, a delete or a truncate."""
         columns = self.names(*self.keys, POSITION, VALID_FROM)
         after = f"e.{POSITION}{self.collate} > t.{POSITION}"
         following = (
             f"FROM (SELECT {columns} FROM {self.target}"
             f" UNION ALL SELECT {columns} FROM {self.deletes}) e"
-            f" WHERE (({self.match('e', 't')}) OR e.{first} IS NULL) AND {after}"
+            f" WHERE (({self.match('e', 't')}) OR {self.is_truncate('e.')}) AND {after}"
         )
         changed = f"EXISTS (SELECT 1 FROM {self.changes} _s WHERE {self.match('_s', 't')})"
         return (

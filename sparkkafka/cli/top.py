@@ -228,18 +228,15 @@ def picture(view: View, snapshot: snapshots.Snapshot, failure: str, console: Any
     topics, groups = view.topics(snapshot), view.groups(snapshot)
     brokers = sorted(snapshot.brokers, key=lambda row: (row.state == "online", row.broker))
     # Each table has its heading, and below it a line that is empty or counts the other rows.
-    left = max(console.height - len(lines) - 1 - 3 * 2, 3)
-    broker_rows = min(len(brokers), max(left // 4, 1))
-    left -= broker_rows
-    group_rows = min(len(groups), max(left // 2, left - len(topics), 1))
-    topic_rows = max(left - group_rows, 1)
-    parts: list[Any] = list(lines)
-    lists: tuple[tuple[tuple[str, ...], Sequence[Any], int, str], ...] = (
-        (BROKER_COLUMNS, brokers, broker_rows, "broker"),
-        (TOPIC_COLUMNS, topics, topic_rows, "topic"),
-        (GROUP_COLUMNS, groups, group_rows, "group"),
+    row_count = max(console.height - len(lines) - 1 - 3 * 2, 3)
+    lists: tuple[tuple[tuple[str, ...], Sequence[Any], str], ...] = (
+        (BROKER_COLUMNS, brokers, "broker"),
+        (TOPIC_COLUMNS, topics, "topic"),
+        (GROUP_COLUMNS, groups, "group"),
     )
-    for columns, rows, count, what in lists:
+    counts = _shared_rows(row_count, len(brokers), len(topics), len(groups))
+    parts: list[Any] = list(lines)
+    for (columns, rows, what), count in zip(lists, counts, strict=True):
         cells = [
             group_cells(row) if what == "group" else tables.cells_of(columns, vars(row))
             for row in rows[:count]
@@ -249,6 +246,15 @@ def picture(view: View, snapshot: snapshots.Snapshot, failure: str, console: Any
         more = len(rows) - len(cells)
         parts.append(Text(f"and {counted(more, what)} more" if more else "", style="dim"))
     return Group(*parts, status)
+
+
+def _shared_rows(count: int, brokers: int, topics: int, groups: int) -> tuple[int, int, int]:
+    """Return how many of `count` rows the brokers, topics and groups get, each at least one that it
+    has: brokers up to a quarter, then groups up to half of the rest or what topics leave free."""
+    for_brokers = min(brokers, max(count // 4, 1))
+    rest = count - for_brokers
+    for_groups = min(groups, max(rest // 2, rest - topics, 1))
+    return for_brokers, max(rest - for_groups, 1), for_groups
 
 
 def _style_of(row: snapshots.BrokerRow | snapshots.TopicRow | snapshots.GroupRow) -> str:

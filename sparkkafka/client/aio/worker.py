@@ -304,23 +304,21 @@ class Worker:
             raise RuntimeError("called back before the first call")
         context = contextvars.copy_context()
         context.run(_current_callback.set, running)
-        started: list[asyncio.Task[object]] = []
-        outcome: list[asyncio.Task[object]] = []
-
-        def done(task: asyncio.Task[object]) -> None:
-            """Pass the end of the callback's task to the worker's thread."""
-            running.is_running = False
-            outcome.append(task)
-            self._inbox.put(running)
+        task: asyncio.Task[object] | None = None
 
         def start() -> None:
             """Start the callback as a task of the loop."""
+            nonlocal task
             task = loop.create_task(_awaited_result(callback, args), context=context)
-            started.append(task)
-            task.add_done_callback(done)
+            task.add_done_callback(end)
+
+        def end(_task: asyncio.Task[object]) -> None:
+            """Wake the worker's thread, which waits for the end of the callback's task."""
+            running.is_running = False
+            self._inbox.put(running)
 
         is_open, is_late = call_soon(loop, start), False
-        while is_open and not outcome and not is_late:
+        while is_open and running.is_running and not is_late:
             try:
                 call = self._inbox.get(timeout=CHECK_INTERVAL_S)
             except queue.Empty:
@@ -332,12 +330,12 @@ class Worker:
             elif call is None:  # the client was garbage-collected
                 self._inbox.put(None)
                 break
-        if is_late and started:
-            call_soon(loop, started[0].cancel)
-        if not outcome or outcome[0].cancelled():
+        if is_late and task is not None:
+            call_soon(loop, task.cancel)
+        if task is None or running.is_running or task.cancelled():
             why = " after the timeout of close()" if is_late else ""
             raise KafkaError(f"a callback of this {self._what} was cancelled{why}")
-        return outcome[0].result()
+        return task.result()
 
 
 def _serve(
