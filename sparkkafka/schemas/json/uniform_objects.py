@@ -219,10 +219,7 @@ class UniformReader:
         fits[np.searchsorted(ends, controls, "right")] = False
         # The backslashes of each text: all must be in strings of fields that the type lacks.
         escapes = np.diff(np.searchsorted(backslashes, offsets))
-        # The index of each text's next quote, if all texts have the same number of quotes.
-        quote = (len(quotes) - 1) // len(at) * np.arange(len(at))
-        if (quotes.take(quote, mode="clip") != at + before.index(b'"')).any():  # they have not
-            quote = np.searchsorted(quotes, at)
+        quote = np.searchsorted(quotes, at)  # the index of each text's next quote
         # For each text: `at` is the position behind what was compared so far, and `quote` the index
         # of the next quote from there on. Each step reads one value of all texts, up to the quote
         # that ends it or the bytes that follow it, and compares these bytes.

@@ -34,6 +34,7 @@ from sparkkafka.schemas.arrays import (
     null_outside,
     offsets_of,
     repeated_keys,
+    replace_bad_texts,
     spread,
 )
 from sparkkafka.schemas.protobuf import types
@@ -404,13 +405,11 @@ class _MessageColumns:
         if field.kind == types.BYTES or field.special is Special.BYTES:
             return array
         try:
-            return as_texts(array).cast(field.value_type)
+            texts = as_texts(array)
         except pa.ArrowInvalid:
-            not_utf8 = np.flatnonzero(~is_utf8(array))
-        self.state.add_bad(rows[not_utf8], field.path, lambda _: "its text is not UTF-8")
-        size = size.copy()
-        size[not_utf8] = 0
-        return as_texts(gather(self.data.buffer, at, size)).cast(field.value_type)
+            texts, is_good = replace_bad_texts(array)
+            self.state.add_bad(rows[~is_good], field.path, lambda _: "its text is not UTF-8")
+        return texts.cast(field.value_type)
 
     def _decode_single_message(
         self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
