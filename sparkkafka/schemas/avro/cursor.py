@@ -101,14 +101,16 @@ class Chunk:
         """The data for reads of single values: indexing bytes is faster than indexing an array."""
         return self.data.tobytes()
 
-    def fail(self, rows: Ints, path: str, reason: Reason) -> None:
+    def fail(self, rows: Ints, path: str, reason: Reason, *, is_first: bool = False) -> None:
         """Mark rows as bad. `reason` may be a function of the index in `rows`: it is called for the
-        chunk's first MAX_OWN_REASONS bad rows, and the others get OTHER_REASON. The first reason of
-        a row counts."""
+        chunk's first MAX_OWN_REASONS bad rows, and the others get OTHER_REASON. `is_first`: it (a
+        text) replaces the reasons of rows that are bad already."""
         self.failures += 1
         own_reasons_left = MAX_OWN_REASONS - np.count_nonzero(self.is_bad)
-        new = np.flatnonzero(~self.is_bad[rows])
-        bad = rows[new]
+        bad = rows
+        if not is_first:
+            new = np.flatnonzero(~self.is_bad[rows])
+            bad = rows[new]
         self.is_bad[rows] = True
         if not isinstance(reason, str):
             if own_reasons_left > 0:
@@ -194,14 +196,15 @@ class Cursor:
 
     # --- bad rows
 
-    def fail(self, mask: Flags, path: str, reason: Reason) -> None:
+    def fail(self, mask: Flags, path: str, reason: Reason, *, is_first: bool = False) -> None:
         """Mark the rows of these entries as bad and the entries as inactive, unless they already
-        are. `reason` may be a function of the entry's index."""
-        entries = np.flatnonzero(mask & self.is_active())
+        are. `reason` may be a function of the entry's index. `is_first`: it replaces the reasons of
+        entries that became inactive after what is bad now was read; it is a text then."""
+        entries = np.flatnonzero(mask if is_first else mask & self.is_active())
         if not len(entries):
             return
         if isinstance(reason, str):
-            self.chunk.fail(self.rows_of(entries), path, reason)
+            self.chunk.fail(self.rows_of(entries), path, reason, is_first=is_first)
         else:
             numbers = entries.tolist()
             self.chunk.fail(self.rows_of(entries), path, lambda index: reason(numbers[index]))

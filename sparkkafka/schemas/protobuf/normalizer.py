@@ -37,15 +37,18 @@ class ProtobufNormalizer:
             ),
         )
 
-    def normalize(self, payload: bytes) -> bytes | str:
+    def normalize(self, payload: bytes, *, explains: bool) -> bytes | str:
         """Return the same message as bytes that `decode.py` can read, or (a str) why it is invalid,
-        with its first wrong field. Required fields may be missing."""
+        with its first wrong field if `explains`, which takes some time. Required fields may be
+        missing."""
         data = payload
         try:
             if self._must_rewrite:
                 data = _rewrite(memoryview(payload), self._message, by_runtime=False)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
+            if not explains:
+                return f"message {self._message.full_name}: its bytes cannot be read"
             whole = memoryview(payload), 0, len(payload)
             return _explain(*whole, self._message.descriptor, "", 0) or str(error)[:300]
         parsed.DiscardUnknownFields()
@@ -165,7 +168,7 @@ def _explain(
             number = tag >> 3
             begin, stop, at = _find_value(data, tag, at, end)
         except ValueError as error:
-            return f"{_field_label(descriptor, path, number)}: at byte {start}: {error}"
+            return f"{field_label(descriptor, path, number)}: at byte {start}: {error}"
         field = fields.get(number)
         if field is None:
             continue
@@ -187,11 +190,11 @@ def _explain(
             wrong = _packed_error(data, begin, stop, field)
             reason = wrong and f"at byte {start}: {wrong}"
         if reason:
-            return f"{_field_label(descriptor, path, number)}: {reason}"
+            return f"{field_label(descriptor, path, number)}: {reason}"
     return None
 
 
-def _field_label(descriptor: Any, path: str, number: int) -> str:
+def field_label(descriptor: Any, path: str, number: int) -> str:
     """Return how reasons name the field with this number (0: the message itself). `descriptor`: of
     the message; `path`: the field that has the message, "" for the outermost one."""
     message_label = f"field {path}" if path else f"message {descriptor.full_name}"

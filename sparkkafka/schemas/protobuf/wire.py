@@ -5,8 +5,9 @@ Writers put fields in the order of their numbers, so one pass over the known fie
 messages to their end; what is left (unknown fields, another order) takes another pass. A few
 messages that are longer than the others are read one by one.
 
-A message that is damaged, or has groups, is only flagged (`needs_runtime`): protobuf's own runtime
-then decides what it means, see `normalizer.py`.
+A message that is damaged gets an error here, the same in waves and one by one. One with groups is
+only flagged (`needs_runtime`): protobuf's own runtime then decides what it means, see
+`normalizer.py`.
 
 A message's index is its index among the messages that are read together. A slot is an index in the
 list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
@@ -14,6 +15,7 @@ list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +45,6 @@ MAX_TAG: Final = (1 << 32) - 1
 _VARINT_BITS = 70  # ten bytes
 
 _WRONG_WIRES: Final = {
-    SGROUP: "a group begins",
     EGROUP: "a group ends that did not begin",
     6: "there is no wire type 6",
     7: "there is no wire type 7",
@@ -122,13 +123,24 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
     return joined, counts
 
 
+class Damage(NamedTuple):
+    """Messages that cannot be read: their indexes, where the damaged field of each begins, its tag
+    (0 if there is none), and a function of the index in these arrays that returns what is wrong."""
+
+    messages: Ints
+    at: Ints
+    tags: Ints
+    reason: Callable[[int], str]
+
+
 class TokenizedMessages(NamedTuple):
     """What `tokenize` finds. `tokens` has a list for each slot, to be joined by `join_tokens` or
-    `sort_tokens`. `needs_runtime`: which messages the runtime must read. Their tokens mean nothing,
-    but lie inside the message."""
+    `sort_tokens`. `needs_runtime`: which messages the runtime must read. The tokens of those, and
+    of damaged messages, mean nothing, but lie inside the message."""
 
     tokens: list[list[Tokens]]
     needs_runtime: Flags
+    damage: list[Damage]
 
 
 def tokenize(
@@ -155,10 +167,14 @@ class _Tokenizer:
         self.data = data
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
-        self.result = TokenizedMessages([[] for _ in range(slot_count)], np.zeros(count, np.bool_))
+        self.result = TokenizedMessages(
+            [[] for _ in range(slot_count)], np.zeros(count, np.bool_), []
+        )
         # Tokens of messages that are read one by one. By slot: the wire type; then for each token
         # the message, the position, and the value or size.
         self.single_tokens: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
+        # The messages that were found damaged meanwhile: index, position, tag and reason.
+        self.single_damage: list[tuple[int, int, int, str]] = []
 
     # --- in waves ---------------------------------------------------------------------------------
 
@@ -229,6 +245,7 @@ class _Tokenizer:
         data, wire = self.data.bytes, known.tag & 7  # a tag is the number << 3 | the wire type
         end = self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
+        length: NDArray[Any] | None = None  # as written
         body: Ints | None = None  # where the bytes begin that have this length
         size: Ints | None = None  # the length, or if that is larger 2 GiB, beyond any end
         too_long: Flags | None = None  # which varints have more bytes than one may have
@@ -253,9 +270,16 @@ class _Tokenizer:
             is_damaged = after > end
             if too_long is not None:
                 is_damaged |= too_long
+                if body is not None:
+                    body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
             bad = np.flatnonzero(is_damaged)
             if len(bad):
-                self.result.needs_runtime[indexes[bad] if indexes is not None else bad] = True
+                self._add_overrun(
+                    known.tag,
+                    bad if selected is None else selected[bad],
+                    begin[bad],
+                    None if body is None or length is None else (body[bad], length[bad]),
+                )
                 after[bad], is_inside[bad] = end[bad], False  # no more of these is read
                 columns = tokens.sparse(len(end))[:4]
                 good: Any = [None if column is None else column[~is_damaged] for column in columns]
@@ -274,23 +298,44 @@ class _Tokenizer:
         tags = raw.astype(np.uint64)
         # Field number 0, or more than the 32 bits, or five bytes, that a tag may have.
         invalid = (tags > np.uint64(MAX_TAG)) | (tags < 8) | (body - self.at > 5)
-        invalid |= body > self.end
+        is_cut = body > self.end
         if too_long is not None:
-            invalid |= too_long
+            is_cut |= too_long
+        invalid |= is_cut
         known = np.isin(tags, np.array(list(self.slot_of), np.uint64))
         wires = np.where(known | invalid, -1, (tags & 7).astype(np.int64))
         # Known tags are recognized by their bytes, so longer ones are not read in waves.
         is_long = known & ~invalid & (body - self.at > widths(tags))
         self._read_to_end(np.flatnonzero(is_long))
-        ended = np.flatnonzero(invalid | np.isin(wires, (SGROUP, EGROUP, 6, 7)))
-        self.result.needs_runtime[self._indexes_of(ended)] = True
-        self.at[ended], self.next_byte[ended] = self.end[ended], 0
+        groups = np.flatnonzero(wires == SGROUP)
+        self.result.needs_runtime[self._indexes_of(groups)] = True
+        unreadable = np.flatnonzero((wires == EGROUP) | (wires > I32))
+        self._add_damage(
+            unreadable, tags[unreadable], lambda index: _WRONG_WIRES[wires.item(unreadable[index])]
+        )
+        for ended in (groups, unreadable):
+            self.at[ended], self.next_byte[ended] = self.end[ended], 0
+        if invalid.any():
+            self._add_invalid_tags(np.flatnonzero(invalid), is_cut)
         for wire in (VARINT, I64, LEN, I32):
             selected = np.flatnonzero(wires == wire)
             if len(selected) < MIN_WAVE_MESSAGES:
                 self._read_to_end(selected)
             else:
                 self._read_values(KnownTag(wire, b"", SKIP, True), body[selected], selected)
+
+    def _add_invalid_tags(self, selected: Ints, is_cut: Flags) -> None:
+        """Note that the open messages with the indexes `selected` are damaged, because their next
+        tag is not valid. `is_cut` says for each open message whether that tag is cut off."""
+        remaining = np.where(is_cut, self.end - self.at, 0)[selected]
+        self._add_damage(
+            selected,
+            0,
+            lambda index: (
+                _reason(VARINT, remaining[index]) if remaining[index] else "there is no valid tag"
+            ),
+        )
+        self.at[selected], self.next_byte[selected] = self.end[selected], 0  # nothing is left
 
     def _indexes_of(self, selected: Ints) -> Ints:
         """Return the indexes of open messages among all messages."""
@@ -300,6 +345,36 @@ class _Tokenizer:
         """Read all fields that are left of these open messages, one message after the other."""
         self.read_one_by_one(self._indexes_of(selected), self.at[selected], self.end[selected])
         self.at[selected], self.next_byte[selected] = self.end[selected], 0
+
+    def _add_damage(self, selected: Ints, tags: Any, reason: Callable[[int], str]) -> None:
+        """Note that these open messages are damaged at their next field, which has this tag, or
+        these tags. `reason`: see `Damage`."""
+        if len(selected):
+            tags = np.broadcast_to(tags, len(selected)).astype(np.int64)
+            messages, at = self._indexes_of(selected), self.at[selected]
+            self.result.damage.append(Damage(messages, at, tags, reason))
+
+    def _add_overrun(
+        self, tag: int, selected: Ints, begin: Ints, body_and_length: tuple[Ints, Ints] | None
+    ) -> None:
+        """Add the reason why each of these open messages cannot be read: their next field, which
+        has this `tag`, goes beyond the end. `begin`: where its number or length begins;
+        `body_and_length`: where a value with a length begins, and the length."""
+        messages, at, end = self._indexes_of(selected), self.at[selected], self.end[selected]
+        # Read one by one: messages in which the tag itself is cut off, and unknown fields, of which
+        # `tag` is only the wire type.
+        is_single = (begin > end) | (tag < 8)
+        self.read_one_by_one(messages[is_single], at[is_single], end[is_single])
+        wires, remaining = np.full(len(end), tag & 7), end - begin
+        lengths = remaining
+        if body_and_length is not None:
+            body, lengths = body_and_length
+            wires[body > end] = VARINT  # the length itself is cut off
+            remaining = np.where(body > end, remaining, end - body)
+        columns = [array[~is_single] for array in (wires, remaining, lengths)]
+        self._add_damage(
+            selected[~is_single], tag, lambda index: _reason(*(c.item(index) for c in columns))
+        )
 
     # --- one by one -------------------------------------------------------------------------------
 
@@ -312,11 +387,15 @@ class _Tokenizer:
         """Read all fields of the message with this index, which lies from `at` to `end`."""
         raw, slot_of = self.data.raw, self.slot_of
         while at < end:
+            start, tag = at, 0
             try:
                 tag, at = read_tag(raw, at, end)
+                if tag & 7 == SGROUP:
+                    self.result.needs_runtime[message] = True
+                    return
                 value, begin, at = read_value(raw, tag & 7, at, end)
-            except ValueError:  # also for a group
-                self.result.needs_runtime[message] = True
+            except ValueError as error:
+                self.single_damage.append((message, start, tag, str(error)))
                 return
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
@@ -330,7 +409,11 @@ class _Tokenizer:
             values.append(value)
 
     def add_single_tokens(self) -> None:
-        """Add the tokens of messages that were read one by one to the others."""
+        """Add the tokens and the damage of messages that were read one by one to the others."""
+        if self.single_damage:
+            *columns, reasons = zip(*self.single_damage, strict=True)
+            messages, at, tags = np.array(columns, np.int64)
+            self.result.damage.append(Damage(messages, at, tags, reasons.__getitem__))
         for slot, (wire, messages, at, values) in self.single_tokens.items():
             numbers = np.array(values, np.uint32 if wire == I32 else np.uint64)
             self.result.tokens[slot].append(
@@ -389,13 +472,22 @@ def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
         value, begin = read_one_varint(data, at, end)
         after = begin + value
         if after > end:
-            raise ValueError(
-                f"a length of {value} goes beyond the end, which is {end - begin} bytes away"
-            )
+            raise ValueError(_reason(wire, end - begin, value))
         return value, begin, after
     if wire not in FIXED_WIDTH:
         raise ValueError(_WRONG_WIRES[wire])
     after = at + FIXED_WIDTH[wire]
     if after > end:
-        raise ValueError(f"a value needs {FIXED_WIDTH[wire]} bytes, and only {end - at} are left")
+        raise ValueError(_reason(wire, end - at))
     return int.from_bytes(data[at:after], "little"), at, after
+
+
+def _reason(wire: int, remaining: int, length: int = 0) -> str:
+    """Return why a value goes beyond the end of its message, which has `remaining` bytes more (for
+    LEN after the `length`)."""
+    if wire in FIXED_WIDTH:
+        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {remaining} are left"
+    if wire == LEN:
+        return f"a length of {length} goes beyond the end, which is {remaining} bytes away"
+    # The reasons of `read_varint`.
+    return "a varint is cut off" if remaining < 10 else "a varint is longer than 10 bytes"

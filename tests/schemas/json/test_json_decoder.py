@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import date
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparkkafka.schemas.json import decode, syntax
 from sparkkafka.schemas.json.format import arrow_type, decoder, exact_decoder
 from sparkkafka.schemas.json.normalizer import JsonNormalizer
 from sparkkafka.schemas.json.plan import node_of_type
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.json import json_cases, json_oracle
 from tests.support.properties import examples
@@ -244,7 +246,7 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
         '"days":["2024-01-02","2 May"]',
     ],
 )
-def test_rows_with_an_item_that_does_not_fit_are_found(
+def test_rows_with_an_item_that_does_not_fit_are_found_together(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = pa.struct(
@@ -261,8 +263,18 @@ def test_rows_with_an_item_that_does_not_fit_are_found(
         '"counts":[],"sums":{},"oks":[true,false],"days":null',
     )
     rows = [f'{{"id":{n},{value if n % 10 == 5 else good[n % 2]}}}'.encode() for n in range(300)]
+    normalized = []
+    read = JsonNormalizer.read
+
+    def noted(normalizer: JsonNormalizer, payload: bytes) -> tuple[str, str | None]:
+        normalized.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(JsonNormalizer, "read", noted)
     for rest in (False, True):
+        normalized.clear()
         decoded = run(kind, *rows, rest=rest)
+        assert set(normalized) <= set(rows[5::10])
         with monkeypatch.context() as patch:
             patch.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
             alone = run(kind, *rows, rest=rest)
@@ -272,17 +284,29 @@ def test_rows_with_an_item_that_does_not_fit_are_found(
 
 
 @pytest.mark.parametrize("wrong", [b"[1 2]", b"[1],", b"x", b'"\\q"', b'"\t"', b"[01]"])
-def test_objects_that_are_no_json_inside_cost_the_others_nothing(wrong: bytes) -> None:
+def test_objects_that_are_no_json_inside_cost_the_others_nothing(
+    wrong: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = pa.struct([("id", pa.int64()), ("n", pa.list_(pa.int64()))])
     good = [b'{"id":1,"n":[1]}', b'{"x":"\xc3\xa9","n":null}']
     rows = [good[n % 2] for n in range(2000)]
     rows[5::10] = [b'{"id":1,"n":%s}' % wrong] * 200
+    normalized = []
+    read = JsonNormalizer.read
+
+    def noted(normalizer: JsonNormalizer, payload: bytes) -> tuple[str, str | None]:
+        normalized.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(JsonNormalizer, "read", noted)
     decoded = run(kind, *rows)
     assert decoded.bad_rows.tolist() == list(range(5, 2000, 10))
-    assert all("at character" in reason for reason in decoded.reasons)
+    assert decoded.reasons[MAX_OWN_REASONS:] == ("the value is not JSON",) * (200 - MAX_OWN_REASONS)
+    assert all("at character" in reason for reason in decoded.reasons[:MAX_OWN_REASONS])
+    assert normalized == [rows[5]] * MAX_OWN_REASONS
 
 
-def test_what_is_left_has_only_needed_escapes() -> None:
+def test_what_is_left_with_escapes_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = pa.struct([("id", pa.int64())])
     lefts = [
         r'"a": "say \"hi\", \\", "b": {"c\n": [1, "}\t"], "d":"\b\f\r"}',
@@ -292,19 +316,23 @@ def test_what_is_left_has_only_needed_escapes() -> None:
     rest = ['{"a":"say \\"hi\\", \\\\","b":{"c\\n":[1,"}\\t"],"d":"\\b\\f\\r"}}']
     rest.append('{"b":{"c":"\\\\\\"","\\\\":" : "}}')
     other = rb'{"id":5,"a":"\u00e9\/","b":{"c\"":1,"c\"":2}}'
-    assert run(kind, *rows, rest=True).rest.to_pylist() == rest * 100
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "rest_of", None)
+        assert run(kind, *rows, rest=True).rest.to_pylist() == rest * 100
     read = run(kind, *rows, other, rest=True)
     assert read.rest.to_pylist() == [*rest * 100, '{"a":"é/","b":{"c\\"":2}}']
 
 
-def test_the_rest_of_structs_in_structs() -> None:
+def test_structs_in_structs_are_not_parsed_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     geo = pa.struct([("lat", pa.int64())])
     inner = pa.struct([("geo", geo), ("zip", pa.int64())])
     kind = pa.struct([("c", inner), ("d", pa.struct([("geo", geo)]))])
     known = b'{"c":{"geo":{"lat":1},"zip":2},"d":{"geo":{"lat":3}},"x":%d}'
     rows = [known % number for number in range(100)]
     rest = [f'{{"x":{number}}}' for number in range(100)]
-    assert run(kind, *rows, rest=True).rest.to_pylist() == rest
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "rest_of", None)
+        assert run(kind, *rows, rest=True).rest.to_pylist() == rest
     others = {
         b'{"c":{"geo":{"zip":1}}}': '{"c":{"geo":{"zip":1}}}',
         b'{"c":{"lat":1,"geo":{"lat":2}}}': '{"c":{"lat":1}}',
@@ -616,9 +644,11 @@ def test_misfits_beside_others_are_as_one_by_one(values: list[bytes], rest: bool
         ("day", '"2024-02-30"', '"2024-02-30"'),
     ],
 )
-def test_rests_of_values_in_texts_of_two_layouts(
-    name: str, value: str, left: str, share: int
+def test_rests_of_values_in_texts_of_two_layouts_are_found_by_fields(
+    name: str, value: str, left: str, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if share < 50:
+        monkeypatch.setattr(JsonNormalizer, "read", None)  # which reads one by one
     words = {"type": "array", "items": {"type": "string"}}
     schema = {
         "m": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -699,7 +729,7 @@ def test_uniform_texts_with_any_values_are_as_one_by_one(seed: int) -> None:
         (b'"lines"', rb'"a": "\"\u00e9\/", "lines"', None, '{"a":"\\"é/"}'),
     ],
 )
-def test_what_does_not_fit_uniform_texts_is_found(
+def test_what_does_not_fit_uniform_texts_is_found_by_columns(
     part: bytes,
     other: bytes,
     reason: str | None,
@@ -707,6 +737,8 @@ def test_what_does_not_fit_uniform_texts_is_found(
     share: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr(JsonNormalizer, "read")  # which reads one by one
+    monkeypatch.delattr(JsonNormalizer, "rest_of")
     monkeypatch.setattr(decode, "MAX_BLOCK_BYTES", 20_000)  # three parts
     if share > 1 and b"lines" in part:
         return  # the texts differ in more than their values
@@ -752,7 +784,9 @@ def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
     monkeypatch.setattr(syntax, "parse", noted)
     rows = [b'{"id":%d,"m":{"k":%d},"took": "PT%dS"}' % (i, i, i) for i in range(100)]
     decoded = run(SEPARATE, *rows)
-    assert [text for text in texts if b"id" in text] == []
+    model, durations = texts  # the first is the model of the maps
+    assert model == b'{"v":{"k":49}}'
+    assert re.findall(rb"PT\d+S", durations) == [b"PT%dS" % i for i in range(100)]
     assert decoded.values[7].as_py()["m"] == [("k", 7)]
 
 
@@ -863,21 +897,23 @@ def test_a_good_row_among_others(payload: bytes, value: Any) -> None:
 
 
 def test_many_texts_that_cannot_be_json() -> None:
+    """All are bad, but only the first ones are parsed for their reasons."""
     kind = pa.struct([("id", pa.int64())])
     others = [b'{"id":1}', b" null ", b'\xef\xbb\xbf{"id":2}', b'{"id":3}\r\n', b'\t {"id":4}   ']
-    for bad, reason in (
-        (b"", "is empty, which is not JSON"),
-        (b'{"id":1, ', "is not JSON: "),
-        (b"\x00\x01\x02", "is not JSON: "),
-        (b"[1]", "is an array, not an object"),
-        (b'{"id":"\xe9"}', "is not UTF-8 (at byte 7)"),
+    for bad, reason, common in (
+        (b"", "is empty, which is not JSON", "does not begin with {"),
+        (b'{"id":1, ', "is not JSON: ", "does not begin with {"),
+        (b"\x00\x01\x02", "is not JSON: ", "does not begin with {"),
+        (b"[1]", "is an array, not an object", "does not begin with {"),
+        (b'{"id":"\xe9"}', "is not UTF-8 (at byte 7)", "is not UTF-8, which JSON must be"),
     ):
         read = run(kind, *[bad] * 150, *others, *[bad] * 150, *others, None)
         good = [*range(150, 155), *range(305, 310)]
         assert read.bad_rows.tolist() == [row for row in range(310) if row not in good]
         values = [{"id": 1}, None, {"id": 2}, {"id": 3}, {"id": 4}]
         assert read.values.take(pa.array(good)).to_pylist() == values * 2
-        assert all(reason in text for text in read.reasons)
+        assert all(reason in text for text in read.reasons[:MAX_OWN_REASONS])
+        assert all(common in text for text in read.reasons[MAX_OWN_REASONS:])
         only = run(pa.list_(pa.int64()), *[b"[1]"] * 300)
         assert not len(only.bad_rows)
 
@@ -1072,7 +1108,7 @@ LEFT_OF_MANY = [
 ]
 
 
-def test_what_is_left_of_many_rows_is_what_is_left_of_each() -> None:
+def test_what_is_left_of_many_rows_is_what_is_left_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = pa.struct(
         [
             ("id", pa.int64()),
@@ -1082,11 +1118,22 @@ def test_what_is_left_of_many_rows_is_what_is_left_of_each() -> None:
             ("sums", pa.map_(pa.string(), pa.int8())),
         ]
     )
+    parsed = []
+    rest_of = JsonNormalizer.rest_of
+
+    def noted(normalizer: JsonNormalizer, value: Any) -> str | None:
+        parsed.append(value)
+        return rest_of(normalizer, value)
+
+    monkeypatch.setattr(JsonNormalizer, "rest_of", noted)
     for cases in (COMPACT, LEFT_OF_MANY):
+        assert not parsed
         read = run(kind, *(text.encode() for text, _ in cases * 50), rest=True)
         assert read.rest is not None
         assert read.rest.to_pylist() == [left for _, left in cases] * 50
         assert not len(read.bad_rows)
+    assert {"x": 1} not in parsed
+    assert {"x": {"b": 2}} in parsed
 
 
 def test_arrays_for_maps_in_all_rows_are_left_in_the_rest() -> None:
@@ -1097,13 +1144,17 @@ def test_arrays_for_maps_in_all_rows_are_left_in_the_rest() -> None:
     assert read.values.field("id").to_pylist() == [1] * 100
 
 
-def test_texts_with_maps_that_are_to_be_written() -> None:
+def test_texts_with_maps_that_are_to_be_written_are_read_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     item = {"type": "object", "additionalProperties": {"type": "integer"}}
     schema = Schema("json", json.dumps({"type": "object", "properties": {"a": item, "b": item}}))
     kind = arrow_type(schema)
     forms = ('{"a": {"k": %d}, "b": {}}', '{"b": {"k": 2}, "a": {"k": %d}}')
     rows = [(forms[number % 2] % number).encode() for number in range(200)]
-    good = exact_decoder(schema, kind).decode(pa.array(rows, pa.binary()))
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonNormalizer, "read", None)  # which reads one by one
+        good = exact_decoder(schema, kind).decode(pa.array(rows, pa.binary()))
     assert good.values.field("a").to_pylist() == [[("k", number)] for number in range(200)]
     rows[7] = b'{"a": {"k": 7}, "c": 1}'
     bad = exact_decoder(schema, kind).decode(pa.array(rows, pa.binary()))

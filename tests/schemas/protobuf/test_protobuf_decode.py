@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
@@ -188,13 +189,18 @@ def some_of(draw: Any, kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def test_each_of_many_refused_messages_has_its_figures() -> None:
+def test_the_first_of_many_refused_messages_have_figures() -> None:
+    """As in Avro and JSON."""
     _, decoder = case("proto3")
     # Field 1 as a group that does not end, and without a wire type.
     decoded = decoder.decode(pa.array([b"\x0b", b"\x0e", b""] * 100, pa.binary()))
     assert decoded.bad_rows.tolist() == [row for row in range(300) if row % 3 != 2]
-    assert all("a group does not end" in text for text in decoded.reasons[::2])
-    assert all("at byte 0: there is no wire type 6" in text for text in decoded.reasons[1::2])
+    refused, without_wire_type = decoded.reasons[::2], decoded.reasons[1::2]
+    assert all("a group does not end" in text for text in refused[:MAX_OWN_REASONS])
+    assert all("its bytes cannot be read" in text for text in refused[MAX_OWN_REASONS:])
+    detailed, others = without_wire_type[:MAX_OWN_REASONS], without_wire_type[MAX_OWN_REASONS:]
+    assert all("at byte 0: there is no wire type 6" in text for text in detailed)
+    assert {text.split(": ", 1)[1] for text in others} == {OTHER_REASON}
 
 
 DEFAULTS = {
