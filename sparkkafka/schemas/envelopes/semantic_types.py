@@ -314,17 +314,8 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         fitting = without(values, bad) if bad.any() else values
     elif pa.types.is_decimal(target):
         bad, fitting = _checked_decimals(fitting, target)
-    try:
-        result = fitting.cast(target)
-    except pa.ArrowException:
-        parts = [pa.nulls(0, target)]
-        for start, stop in _castable_ranges(fitting, target, 0, len(values)):
-            try:
-                parts.append(fitting.slice(start, stop - start).cast(target))
-            except pa.ArrowException:  # caused by one of the values
-                bad[start] |= fitting[start].is_valid
-                parts.append(pa.nulls(1, target))
-        result = pa.concat_arrays(parts)
+    result, failed = _cast_parts(fitting, target)
+    bad |= failed
     if pa.types.is_floating(target) and pc.any(pc.is_inf(result)).as_py():
         # Of a number that is too large Arrow makes infinity, which a text may be itself.
         is_text = pa.types.is_string(source)
@@ -356,20 +347,18 @@ def _checked_decimals(texts: pa.Array, target: pa.DataType) -> tuple[Flags, pa.A
     return bad, without(texts, bad)
 
 
-def _castable_ranges(
-    values: pa.Array, target: pa.DataType, start: int, stop: int
-) -> list[tuple[int, int]]:
-    """Cut the rows from `start` up to `stop` in halves, and these again, until each part can be
-    cast to `target` as a whole or has one value. Return the parts as (start, stop)."""
-    if stop - start <= 1:
-        return [(start, stop)] if stop > start else []
+def _cast_parts(values: pa.Array, target: pa.DataType) -> tuple[pa.Array, Flags]:
+    """Return the values as `target`, null for those that cannot be cast, and which these are.
+    Values that cannot be cast together are cut in halves, and these again."""
     try:
-        values.slice(start, stop - start).cast(target)
+        return values.cast(target), np.zeros(len(values), np.bool_)
     except pa.ArrowException:
-        middle = (start + stop) // 2
-        ends = ((start, middle), (middle, stop))
-        return [part for half in ends for part in _castable_ranges(values, target, *half)]
-    return [(start, stop)]
+        if len(values) < 2:
+            return pa.nulls(len(values), target), is_valid(values)
+    middle = len(values) // 2
+    halves = [_cast_parts(part, target) for part in (values[:middle], values[middle:])]
+    arrays, failed = zip(*halves, strict=True)
+    return pa.concat_arrays(arrays), np.concatenate(failed)
 
 
 # --- bytes ------------------------------------------------------------------------------------
