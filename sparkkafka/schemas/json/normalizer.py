@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
@@ -54,9 +54,8 @@ class JsonNormalizer:
     def __init__(self, root: JsonNode, rest: bool, exact: bool = False) -> None:
         self._root = root
         self._rest = rest
-        self._exact = exact
         self.item_bytes = item_bytes(root)
-        self._write = make_writer(root)
+        self._write = make_writer(root, exact=exact)
         self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
 
     @cached_property
@@ -81,8 +80,6 @@ class JsonNormalizer:
                 "has items that take too much memory as columns, for a payload of "
                 f"{len(payload):,} bytes"
             )
-        if self._exact:
-            self._check_names(self._root, value)
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:
@@ -94,26 +91,6 @@ class JsonNormalizer:
         """Return the rest of a parsed text as JSON text, or None."""
         _, rest = self.split(self._root, value)
         return None if rest is NOTHING else syntax.to_json(rest)
-
-    def _check_names(self, node: JsonNode, value: Any) -> None:
-        """Raise UnfitError for a name that is not a field of its node. The writers refuse all other
-        misfits."""
-        steps: Iterable[tuple[str, JsonNode, Any]] = ()
-        if node.kind is _LIST and type(value) is list:
-            steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
-        elif node.kind is _MAP and type(value) is dict:
-            steps = ((f".{cut(name, MAX_KEY)}", node.item, item) for name, item in value.items())
-        elif node.kind is _STRUCT and type(value) is dict:
-            for name in value:
-                if name not in node.children:
-                    raise _unknown_field(name, node.children)
-            steps = ((f".{name}", node.children[name], item) for name, item in value.items())
-        for step, child, item in steps:
-            try:
-                self._check_names(child, item)
-            except UnfitError as error:
-                error.path.append(step)
-                raise
 
     def split(self, node: JsonNode, value: Any) -> tuple[str, Any]:
         """Return the normalized text of a value, with null for what does not fit, and its rest: the
@@ -254,14 +231,14 @@ def _items_size(node: JsonNode, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def make_writer(node: JsonNode) -> Writer:
-    """Return the Writer of a node."""
+def make_writer(node: JsonNode, *, exact: bool = False) -> Writer:
+    """Return the Writer of a node. With `exact` it refuses fields that the type lacks."""
     if node.kind is _STRUCT:
-        return _struct_writer(node)
+        return _struct_writer(node, exact)
     if node.kind is _LIST:
-        return _list_writer(node)
+        return _list_writer(node, exact)
     if node.kind is _MAP:
-        return _map_writer(node)
+        return _map_writer(node, exact)
     if node.kind is JsonKind.INTEGER:
         bits = node.type.bit_width
         return _integer_writer(bits, f"a whole number of {bits} bits")
@@ -274,10 +251,11 @@ def make_writer(node: JsonNode) -> Writer:
     return _WRITERS[node.kind]
 
 
-def _struct_writer(node: JsonNode) -> Writer:
-    """Return the Writer of a struct, which writes its fields and leaves out all others."""
+def _struct_writer(node: JsonNode, exact: bool) -> Writer:
+    """Return the Writer of a struct, which writes its fields and leaves out all others, or refuses
+    them if `exact`."""
     fields = [
-        (name, f"{syntax.quote(name)}:", make_writer(child))
+        (name, f"{syntax.quote(name)}:", make_writer(child, exact=exact))
         for name, child in node.children.items()
     ]
 
@@ -285,6 +263,9 @@ def _struct_writer(node: JsonNode) -> Writer:
         """Return an object as JSON text, with only the fields of the struct. Raises UnfitError."""
         if type(value) is not dict:
             raise _wrong_type(value, "an object")
+        for name in value if exact else ():
+            if name not in node.children:
+                raise _unknown_field(name, node.children)
         parts = []
         name = ""
         try:
@@ -300,9 +281,9 @@ def _struct_writer(node: JsonNode) -> Writer:
     return write
 
 
-def _list_writer(node: JsonNode) -> Writer:
+def _list_writer(node: JsonNode, exact: bool) -> Writer:
     """Return the Writer of a list."""
-    write_item = make_writer(node.item)
+    write_item = make_writer(node.item, exact=exact)
 
     def write(value: Any) -> str:
         """Return an array as JSON text. Raises UnfitError, whose path has the index of the bad
@@ -321,9 +302,9 @@ def _list_writer(node: JsonNode) -> Writer:
     return write
 
 
-def _map_writer(node: JsonNode) -> Writer:
+def _map_writer(node: JsonNode, exact: bool) -> Writer:
     """Return the Writer of a map."""
-    write_item = make_writer(node.item)
+    write_item = make_writer(node.item, exact=exact)
 
     def write(value: Any) -> str:
         """Return an object as the JSON text of a list of {"key": …, "value": …}. Raises
