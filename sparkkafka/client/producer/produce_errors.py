@@ -164,6 +164,8 @@ def refusal_text(
 def with_codec_reason(error: BrokerError, codec: str, prefix: str) -> BrokerError:
     """Return the error of a batch. If the broker does not support the compression codec of the
     batch, the error's reason says that."""
+    if codec == "none":
+        return error
     setting = f"{prefix}compression.type"
     reason = f"the broker does not take {setting}={codec}: set another codec"
     if error.code == ErrorCode.INVALID_REQUEST:
@@ -177,8 +179,6 @@ def with_codec_reason(error: BrokerError, codec: str, prefix: str) -> BrokerErro
         # says so of a topic with an old message format, whatever the codec is.
         reason += " (Azure Event Hubs takes gzip and none)"
     elif error.code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
-        return error
-    if codec == "none":
         return error
     if error.broker_message:
         reason = f"{error.broker_message}: {reason}"

@@ -155,6 +155,7 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
     slices = _slices_of(merged, count)
     if slices is not None:
         return _join_slices(slices, count, pool)
+    # A table of views, one for each column of each row: Arrow's cast copies what they point to.
     per_row = len(merged)
     table = pa.allocate_buffer(count * per_row * VIEW_BYTES)  # libc would return it to the system
     buffers: list[pa.Buffer] = []
@@ -176,14 +177,15 @@ def join(columns: Sequence[ByteColumn], count: int, pool: pa.MemoryPool | None =
             continue
         # One value may stand for all rows.
         total += int(column.lengths.sum(dtype=np.int64)) * (count // len(column.lengths))
-        views = column.array.cast(pa.binary_view())
+        views = column.array.cast(pa.binary_view())  # their bytes are in buffers of their own
         _, data, *contents = views.buffers()
         view_field("<c16", 0)[:] = np.frombuffer(data, "<c16")[views.offset :][
             : len(column.lengths)
         ]
         sizes = view_field("<i4", 0)
         if column.valid is not None:
-            sizes *= column.valid
+            sizes *= column.valid  # a null has no bytes
+        # Their buffers come after those of the columns before.
         view_field("<i4", 8)[np.flatnonzero(sizes > MAX_INLINE)] += len(buffers)
         buffers += [content for content in contents if content is not None]
     if total > MAX_BYTES:
