@@ -138,8 +138,14 @@ def is_utf8(texts: pa.Array) -> Flags:
         as_texts(texts)
         return flags
     data, offsets = content_of(texts)
-    has_others = np.diff(np.searchsorted(np.flatnonzero(data >= 0x80), offsets)) > 0
-    for row in np.flatnonzero(has_others).tolist():
+    others = np.flatnonzero(data >= 0x80)
+    indexes = np.searchsorted(others, offsets)
+    rows = np.flatnonzero(np.diff(indexes))
+    # The first byte that is not ASCII begins a character, and another byte of it follows.
+    first = others[indexes[rows]]
+    second = data.take(first + 1, mode="clip")
+    flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
+    for row in rows[flags[rows]].tolist():
         try:
             str(data.data[offsets[row] : offsets[row + 1]], "utf-8")
         except UnicodeDecodeError:
@@ -153,7 +159,9 @@ def replace_bad_texts(texts: pa.Array) -> tuple[pa.Array, Flags]:
     marks."""
     flags = is_utf8(texts)
     data, offsets = content_of(texts)
-    data[np.repeat(~flags, np.diff(offsets))] = ord("?")
+    bad = np.flatnonzero(~flags)
+    for start, end in zip(offsets[bad].tolist(), offsets[bad + 1].tolist(), strict=True):
+        data[start:end] = ord("?")
     return texts.view(pa.string()), flags
 
 
