@@ -84,7 +84,7 @@ class ProducerSettings:
 
 JAVA_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "fetch": {"max_partition_fetch_bytes": 2**20},
-    "producer": {"transaction_timeout_ms": 60_000},
+    "producer": {"linger_ms": 5, "transaction_timeout_ms": 60_000},
 }
 """Java's defaults by group and attribute, where they differ from those of the dataclasses, which
 are for Spark's reads and writes in bulk. (batch.size has one default for all, see

@@ -141,10 +141,11 @@ class _TaskWriter:
         payload_bytes = rows.payload_bytes
         self._payload_bytes += payload_bytes
         # A row that waits for other rows of its partition keeps its whole Arrow batch in memory.
-        # With a long linger.ms, one waiting row of each Arrow batch would keep all of them. So all
-        # record batches are closed once as many bytes were appended as buffer.memory has.
+        # One waiting row of each Arrow batch would keep all of them for linger.ms. So all record
+        # batches are closed once half of buffer.memory was appended: the rest is for what is in
+        # flight.
         self._bytes_since_close += payload_bytes
-        if self._bytes_since_close > self._buffer_bytes:
+        if self._bytes_since_close > self._buffer_bytes // 2:
             self._producer.close_batches()
             self._bytes_since_close = 0
 

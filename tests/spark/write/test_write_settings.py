@@ -100,7 +100,8 @@ def test_partitions_that_are_added_get_rows_once_metadata_are_too_old(fake_clust
             time.sleep(0.4)
             yield rows(KEYS)
 
-    message = write(fake_cluster.bootstrap_servers, data(), metadata_max_age_ms=age_ms)
+    soon = {"metadata_max_age_ms": age_ms, "linger_ms": "0"}  # a send looks whether they are
+    message = write(fake_cluster.bootstrap_servers, data(), **soon)
     assert (len(message.partitions) > 1) == found
     assert sum(len(values) for values in placed(fake_cluster).values()) == 5 * len(KEYS)
 

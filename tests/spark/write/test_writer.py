@@ -669,7 +669,7 @@ def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProd
     """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
     task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
     task.write(batch_of([b"x" * 30], [0]) for _ in range(10))
-    assert fakes.made[0].closes == 2  # after each four, which are more than 100 bytes
+    assert fakes.made[0].closes == 5  # after each two, which are more than half of it
 
 
 def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
