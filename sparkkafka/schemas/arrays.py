@@ -133,36 +133,54 @@ def as_texts(values: pa.Array) -> pa.Array:
 def is_utf8(texts: pa.Array) -> Flags:
     """Return for each value of a binary array whether it is UTF-8. Unless all are, those that are
     not ASCII are checked one by one."""
-    flags = np.ones(len(texts), np.bool_)
     with suppress(pa.ArrowInvalid):
         as_texts(texts)
-        return flags
-    data, offsets = content_of(texts)
-    others = np.flatnonzero(data >= 0x80)
-    indexes = np.searchsorted(others, offsets)
-    rows = np.flatnonzero(np.diff(indexes))
-    # The first byte that is not ASCII begins a character, and another byte of it follows.
-    first = others[indexes[rows]]
-    second = data.take(first + 1, mode="clip")
-    flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
-    for row in rows[flags[rows]].tolist():
-        try:
-            str(data.data[offsets[row] : offsets[row + 1]], "utf-8")
-        except UnicodeDecodeError:
-            flags[row] = False
-    return flags
+        return np.ones(len(texts), np.bool_)
+    return _check_utf8(texts)[0]
 
 
 def replace_bad_texts(texts: pa.Array) -> tuple[pa.Array, Flags]:
     """Return a binary array, some values of which are not UTF-8, as strings of the same memory, and
     for each value whether it is UTF-8. In this memory the bytes of bad values become question
-    marks."""
-    flags = is_utf8(texts)
+    marks: all of them, or only those that are not ASCII."""
+    flags, rows, others = _check_utf8(texts)
     data, offsets = content_of(texts)
-    bad = np.flatnonzero(~flags)
-    for start, end in zip(offsets[bad].tolist(), offsets[bad + 1].tolist(), strict=True):
-        data[start:end] = ord("?")
+    if rows is not None:
+        data[others[~flags[rows]]] = ord("?")
+    else:
+        bad = np.flatnonzero(~flags)
+        for start, end in zip(offsets[bad].tolist(), offsets[bad + 1].tolist(), strict=True):
+            data[start:end] = ord("?")
     return texts.view(pa.string()), flags
+
+
+def _check_utf8(texts: pa.Array) -> tuple[Flags, Ints | None, Ints]:
+    """Return for each value of a binary array whether it is UTF-8; for each byte that is not ASCII
+    the value that has it, or None if they are more than a few in each value; and the positions of
+    these bytes in `content_of`."""
+    flags = np.ones(len(texts), np.bool_)
+    data, offsets = content_of(texts)
+    others = np.flatnonzero(data >= 0x80)
+    rows_of_others = None
+    if len(others) < 4 * len(texts):
+        rows_of_others = np.searchsorted(offsets, others, "right") - 1
+        is_first = np.diff(rows_of_others, prepend=-1) != 0
+        rows, first = rows_of_others[is_first], others[is_first]
+    else:
+        indexes = np.searchsorted(others, offsets)
+        rows = np.flatnonzero(np.diff(indexes))
+        first = others[indexes[rows]]
+    # The first byte that is not ASCII begins a character, and another byte of it follows.
+    second = data.take(first + 1, mode="clip")
+    flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
+    rows = rows[flags[rows]]
+    spans = zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+    for row, start, end in spans:
+        try:
+            str(data.data[start:end], "utf-8")
+        except UnicodeDecodeError:
+            flags[row] = False
+    return flags, rows_of_others, others
 
 
 def as_type(
