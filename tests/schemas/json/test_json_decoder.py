@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import date
 from typing import Any
 
@@ -783,9 +784,9 @@ def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
     monkeypatch.setattr(syntax, "parse", noted)
     rows = [b'{"id":%d,"m":{"k":%d},"took": "PT%dS"}' % (i, i, i) for i in range(100)]
     decoded = run(SEPARATE, *rows)
-    model, *durations = texts  # the first is the model of the maps
+    model, durations = texts  # the first is the model of the maps
     assert model == b'{"v":{"k":49}}'
-    assert durations == [b' "PT%dS"' % i for i in range(100)]
+    assert re.findall(rb"PT\d+S", durations) == [b"PT%dS" % i for i in range(100)]
     assert decoded.values[7].as_py()["m"] == [("k", 7)]
 
 
