@@ -63,7 +63,8 @@ _POSITION_FIELDS: Final = {
     # Read as text, which numbers can be: Informix's change_lsn and commit_lsn are numbers, and
     # Debezium's docs show event_serial_no, a number, in quotes.
     **dict.fromkeys(
-        ("file", "change_lsn", "commit_lsn", "event_serial_no", "scn", "rs_id"), pa.string()
+        ("file", "change_lsn", "commit_lsn", "event_serial_no", "scn", "rs_id", "sequence"),
+        pa.string(),
     ),
 }
 """Fields of `source` from which the position is made, with the type that connectors give them."""
@@ -447,6 +448,11 @@ def position(source: pa.Array | None, count: int) -> pa.Array:
         return pc.binary_join_element_wise(*parts, scalar(":"))
 
     candidates = [padded("lsn", 20)]  # Postgres
+    if "lsn" in fields and "sequence" in fields and fields["lsn"].null_count:
+        # A row of an incremental snapshot only has the last LSNs before it: ["LSN","LSN"].
+        texts = fields["sequence"].cast(pa.string())
+        last = pc.struct_field(pc.extract_regex(texts, r'"(?P<lsn>\d+)"\]$'), "lsn")
+        candidates.append(pc.utf8_lpad(last, 20, "0"))
     if "file" in fields:  # MySQL and MariaDB
         number = pc.replace_substring_regex(fields["file"].cast(pa.string()), r"^.*\.", "")
         file = pc.utf8_lpad(number, 20, "0")

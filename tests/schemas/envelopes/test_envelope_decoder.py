@@ -117,7 +117,9 @@ def test_a_damaged_record_is_the_same_alone_and_behind_others(form: str) -> None
 @pytest.mark.parametrize(
     ("source", "position"),
     [
-        ({"lsn": 23, "txId": 5}, f"{23:020}"),
+        ({"lsn": 23, "txId": 5, "sequence": '["21","22"]'}, f"{23:020}"),
+        ({"lsn": None, "sequence": '["21","22"]'}, f"{22:020}"),  # of an incremental snapshot
+        ({"lsn": None, "sequence": '["21",null]'}, None),
         ({"file": "binlog.7", "pos": 4, "row": 1}, f"{7:020}:{4:020}:{1:010}"),
         (
             {"change_lsn": "27:ac:2", "commit_lsn": "27:ac:3", "event_serial_no": 2},
@@ -133,7 +135,7 @@ def test_a_damaged_record_is_the_same_alone_and_behind_others(form: str) -> None
 )
 @pytest.mark.parametrize("form", ["debezium", "debezium-flat"])
 def test_positions_of_each_connector_are_read_many_at_once(
-    form: str, source: dict[str, Any], position: str, monkeypatch: pytest.MonkeyPatch
+    form: str, source: dict[str, Any], position: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are read one by one take four times as long."""
     monkeypatch.setattr(JsonNormalizer, "read", None)
