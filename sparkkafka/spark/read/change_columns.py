@@ -192,6 +192,14 @@ _EXPECTED: Final = {
 """The types of the fields of change, but for those that depend on the table (key, source)."""
 
 
+def are_other_records(values: pa.Array) -> Flags:
+    """Return which values, as struct<row, change>, are no changes of rows, but records such as
+    transactions, whose keys are not those of the table."""
+    if pa.types.is_list(values.type):
+        return np.zeros(len(values), np.bool_)
+    return arrow.is_valid(values) & ~arrow.is_valid(pc.struct_field(values, [0]))
+
+
 def table_columns(
     columns: Sequence[tuple[str, pa.DataType]],
     decoded: Mapping[str, pa.Array],

@@ -32,7 +32,7 @@ from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.schema_errors import MAX_REASON
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
 from sparkkafka.spark.metric_reports import Count, Report
-from sparkkafka.spark.read.change_columns import table_columns
+from sparkkafka.spark.read.change_columns import are_other_records, table_columns
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
@@ -152,6 +152,10 @@ class TaskDecoder:
                 raise SchemaError(
                     f"{where}, from offset {records.offsets[0]} on: {error}"
                 ) from None
+        if formats.unwraps and (key := decoded.get("key")) and key.bad:
+            is_other = are_other_records(decoded["value"].values)
+            bad = [cause for cause in key.bad if not is_other[cause.row]]
+            decoded["key"] = replace(key, bad=bad)
         causes_by_row = _causes_by_row(decoded)
         if causes_by_row:
             row, causes = next(iter(causes_by_row.items()))

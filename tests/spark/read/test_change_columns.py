@@ -371,6 +371,26 @@ def test_topics_of_heartbeats_beside_a_table(topics: Topics) -> None:
         assert found == {"row": (7, {"id": 7}), "heartbeat": (None, {"id": None})}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_topic_of_transactions_beside_a_table_with_another_id(topics: Topics, order: int) -> None:
+    names = [TOPIC, "shop.transaction"]
+    begin = {"status": "BEGIN", "id": "571:53195829", "ts_ms": 5}
+    fields = [connect_field(field, "string") for field in ("status", "id")]
+    name = "io.debezium.connector.common.TransactionMetadata"
+    transaction = {"type": "struct", "fields": fields, "name": f"{name}Value"}
+    key = {"type": "struct", "fields": [connect_field("id", "string")], "name": f"{name}Key"}
+    row = with_schema(connect_envelope(COLUMNS), payload("c", None, ROWS[0]))
+    topics.cluster.create_topic(names[1])
+    topics.put(names[0], [row], [with_schema(KEY, {"id": 1})])
+    topics.put(names[1], [with_schema(transaction, begin)], [with_schema(key, {"id": begin["id"]})])
+    options = topics.json_changes(",".join(names[::order]))
+    chosen = struct(id=LongType(), change=struct(kind=StringType(), key=struct(id=LongType())))
+    for schema in (None, chosen):
+        rows = topics.read(options, schema)
+        found = {row["change"]["kind"]: (row["id"], row["change"]["key"]) for row in rows}
+        assert found == {"row": (1, {"id": 1}), "transaction": (None, None)}
+
+
 @pytest.mark.parametrize("envelope", ["debezium", "debezium-flat"])
 def test_a_placeholder_of_the_connector(topics: Topics, envelope: str) -> None:
     row = {"id": 1, "city": "(not sent)"}
