@@ -128,6 +128,14 @@ class _TaskWriter:
             self._producer.check_sizes(records)
         for rows, records in zip(pieces, partitioned, strict=True):
             self._append(rows, records)
+        # A row that waits for other rows of its partition keeps its whole Arrow batch in memory,
+        # also columns that are not written. One waiting row of each Arrow batch would keep all of
+        # them for linger.ms. So all record batches are closed once half of buffer.memory was
+        # appended: the rest is for what is in flight.
+        self._bytes_since_close += batch.nbytes
+        if self._bytes_since_close > self._buffer_bytes // 2:
+            self._producer.close_batches()
+            self._bytes_since_close = 0
 
     def _append(self, rows: InputRows, records: PartitionedRecords) -> None:
         """Append rows to the producer's batches, and count them. `records` are the same rows sorted
@@ -138,16 +146,7 @@ class _TaskWriter:
         ):
             self._partition_rows[tp] = self._partition_rows.get(tp, 0) + end - start
         self._rows += rows.length
-        payload_bytes = rows.payload_bytes
-        self._payload_bytes += payload_bytes
-        # A row that waits for other rows of its partition keeps its whole Arrow batch in memory.
-        # One waiting row of each Arrow batch would keep all of them for linger.ms. So all record
-        # batches are closed once half of buffer.memory was appended: the rest is for what is in
-        # flight.
-        self._bytes_since_close += payload_bytes
-        if self._bytes_since_close > self._buffer_bytes // 2:
-            self._producer.close_batches()
-            self._bytes_since_close = 0
+        self._payload_bytes += rows.payload_bytes
 
     def message(self) -> KafkaCommitMessage:
         """Return what was written. To be called once the producer is flushed."""

@@ -667,9 +667,14 @@ def test_a_dictionary_counts_as_what_its_rows_take() -> None:
 
 def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProducer]) -> None:
     """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
-    task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
+    memory = {"kafka.buffer.memory": "100"}
+    task = writer("value binary, partition int", topic="t", **memory)
     task.write(batch_of([b"x" * 30], [0]) for _ in range(10))
     assert fakes.made[0].closes == 5  # after each two, which are more than half of it
+    wide = batch_of([b"x"], [0]).append_column("not_written", pa.array(["y" * 30]))
+    task = writer("value binary, partition int, not_written string", topic="t", **memory)
+    task.write(wide for _ in range(10))
+    assert fakes.made[1].closes == 5  # they are kept as well
 
 
 def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
