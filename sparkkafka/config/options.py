@@ -450,6 +450,9 @@ def producer_from(parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any]) 
             warn(name, f"{prefix}{name} has no effect with {prefix}compression.type={codec}")
 
     request_ms = parsed.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
+    if "delivery_timeout_ms" in fields:  # what is enough with Java's linger.ms of 5 is enough here
+        rest_ms = fields["delivery_timeout_ms"] - request_ms
+        fields.setdefault("linger_ms", min(defaults.linger_ms, max(5, rest_ms)))
     min_delivery_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
     if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < min_delivery_ms:
         if "delivery_timeout_ms" in fields:

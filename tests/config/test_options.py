@@ -637,6 +637,9 @@ def test_delivery_timeout() -> None:
         write(kafka__delivery__timeout__ms="30000")
     exact = {"kafka__delivery__timeout__ms": "30000", "kafka__linger__ms": "0"}
     assert write(**exact).producer.delivery_timeout_ms == 30_000
+    # What is enough with Java's default of linger.ms is enough with ours: ours is what fits.
+    for delivery, linger_ms in (("30005", 5), ("30100", 100), ("60000", 500)):
+        assert write(kafka__delivery__timeout__ms=delivery).producer.linger_ms == linger_ms
     # As in Java, a default that does not fit is moved.
     assert write(kafka__request__timeout__ms="200000").producer.delivery_timeout_ms == 200_500
     huge = write(kafka__request__timeout__ms="2147483647").producer
