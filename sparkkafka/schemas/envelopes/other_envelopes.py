@@ -403,8 +403,8 @@ def form_of(names: Set[str]) -> str | None:
 def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) -> dict[str, Flags]:
     """Return for each column which records omit it: updates whose JSON (`texts`) does not name the
     column, so that it is null in `envelopes`."""
-    is_update = flags_of(pc.equal(_child(envelopes, "op"), scalar("u")))
     row = _child(envelopes, "after")
+    is_update = flags_of(pc.equal(_child(envelopes, "op"), scalar("u"))) & is_valid(row)
     omitted = {field.name: is_update & ~is_valid(_child(row, field.name)) for field in row.type}
     records = np.flatnonzero(np.logical_or.reduce(list(omitted.values())))
     for record, text in zip(

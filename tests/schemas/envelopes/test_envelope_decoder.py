@@ -298,6 +298,14 @@ def test_a_column_that_an_update_of_golden_gate_omits(
     assert found == [None, None, unavailable, None]
 
 
+@pytest.mark.parametrize("after", ["", ', "after": null', ', "after": {"id": 1}, "after": null'])
+def test_an_update_of_golden_gate_without_a_row_is_bad(after: str) -> None:
+    good = b'{"op_type": "U", "after": {"id": 1, "a": "y"}}'
+    values = decode("ogg", [good, f'{{"op_type": "U"{after}}}'.encode(), good])
+    reason = "field after: it is missing, and op is not a delete"
+    assert [reason for _, reason in values] == [None, reason, None]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
