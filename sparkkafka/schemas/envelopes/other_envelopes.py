@@ -411,8 +411,8 @@ def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) ->
         records.tolist(), texts.take(from_numpy(records)).to_pylist(), strict=True
     ):
         columns = syntax.parse(text)[form.row]
-        for name, flags in omitted.items():
-            flags[record] &= name not in columns
+        for name in columns.keys() & omitted.keys():
+            omitted[name][record] = False
     return omitted
 
 
