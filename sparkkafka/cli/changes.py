@@ -260,13 +260,16 @@ def _python_value(scalar: pa.Scalar) -> Any:
         if isinstance(scalar, pa.ListScalar):
             return [_python_value(item) for item in scalar.values]
         unit: Any = "D" if pa.types.is_date32(scalar.type) else scalar.type.unit
-        time = np.datetime64(scalar.value, unit)
-        return _INFINITE_DAYS.get(time.astype("M8[D]"), str(time).replace("T", " "))
+        text = str(np.datetime64(scalar.value, unit)).replace("T", " ")
+        return _INFINITY_TEXTS.get(scalar.value, text)
 
 
-_INFINITE_DAYS: Final = {
-    np.datetime64(time_us, "us").astype("M8[D]"): text for text, time_us in INFINITIES.items()
+_INFINITY_TEXTS: Final = {
+    number: text
+    for text, time_us in INFINITIES.items()
+    for number in (time_us, time_us // (86_400 * 10**6))
 }
+"""By microseconds and by days. NumPy would make other days of these microseconds: they overflow."""
 
 
 def value_text(value: Any) -> str:

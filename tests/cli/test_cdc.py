@@ -376,6 +376,8 @@ def test_only_the_times_that_python_lacks_become_texts():
         },
         None,
     ]
+    days = pa.array([106_751_991, -106_751_992, -106_751_990], pa.int32()).view(pa.date32())
+    assert python_values(days) == ["infinity", "-infinity", "-290308-12-23"]
 
 
 def test_a_record_of_a_registry_needs_its_format(fake, command):
