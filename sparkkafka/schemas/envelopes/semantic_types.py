@@ -74,9 +74,10 @@ _DAY_US: Final = 86_400 * 10**6
 _FIRST_DAY: Final = -2_440_588
 """The first day of Postgres, in 4714 BC. No other database has an earlier one."""
 
+# Not by pa.array, which imports pandas.
 _INFINITE_DAYS: Final = {
-    "infinity": pa.array([-622_191_234, -622_191_233, -2_147_472_692], pa.int32()),
-    "-infinity": pa.array([-625_821_272, -625_821_271, -2_147_472_691], pa.int32()),
+    "infinity": from_numpy(np.array([-622_191_234, -622_191_233, -2_147_472_692], np.int32)),
+    "-infinity": from_numpy(np.array([-625_821_272, -625_821_271, -2_147_472_691], np.int32)),
 }
 """What Debezium sends for an infinite date. In snapshots and arrays the days of the JDBC driver's
 infinity overflow, which begins a day later in time zones east of UTC; in changes those of
