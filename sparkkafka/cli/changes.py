@@ -22,7 +22,7 @@ from sparkkafka.cli.tables import has_colours, printable
 from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN, JSON
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.schemas.envelopes.debezium import KIND_OF_OP, ROW, TOMBSTONE, TRUNCATE, kind_of
-from sparkkafka.schemas.envelopes.semantic_types import INFINITIES, is_unavailable
+from sparkkafka.schemas.envelopes.semantic_types import DAY_US, INFINITIES, is_unavailable
 from sparkkafka.schemas.values import Schema
 
 ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
@@ -265,9 +265,7 @@ def _python_value(scalar: pa.Scalar) -> Any:
 
 
 _INFINITY_TEXTS: Final = {
-    number: text
-    for text, time_us in INFINITIES.items()
-    for number in (time_us, time_us // (86_400 * 10**6))
+    number: text for text, time_us in INFINITIES.items() for number in (time_us, time_us // DAY_US)
 }
 """By microseconds and by days. NumPy would make other days of these microseconds: they overflow."""
 

@@ -167,10 +167,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             )
             if records:
                 self._set_unread(records)
-            elif (
-                records is not None and deadline.expired
-            ):  # None: another call interrupted the poll
-                return
+            elif records is not None and deadline.expired:
+                return  # after None another call has interrupted the poll: it is repeated
 
     def _poll_many(self, max_records: int, timeout_s: float) -> Records:
         """Poll in the thread for max.poll.records, or for `max_records` if that is more. Return

@@ -70,7 +70,7 @@ INFINITIES: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_
 """Postgres's infinity in ZonedTimestamp, and the microseconds that Debezium sends for it where a
 timestamp has no zone."""
 
-_DAY_US: Final = 86_400 * 10**6
+DAY_US: Final = 86_400 * 10**6
 _FIRST_DAY: Final = -2_440_588
 """The first day of Postgres, in 4714 BC. No other database has an earlier one."""
 
@@ -83,7 +83,7 @@ _INFINITE_DAYS: Final = {
 infinity overflow, which begins a day later in time zones east of UTC; in changes those of
 Postgres's infinity, which counts from 2000."""
 
-CYCLE_US: Final = 146_097 * _DAY_US
+CYCLE_US: Final = 146_097 * DAY_US
 """The microseconds of 400 years, after which the calendar repeats."""
 
 _TIMES_OF_DAY: Final = {
@@ -550,7 +550,7 @@ def _date(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arra
     days = _cast(values, pa.int32(), context)
     if (pc.min(days).as_py() or 0) < _FIRST_DAY:
         for text, overflows in _INFINITE_DAYS.items():
-            infinite = scalar(INFINITIES[text] // _DAY_US).cast(pa.int32())
+            infinite = scalar(INFINITIES[text] // DAY_US).cast(pa.int32())
             days = pc.if_else(pc.is_in(days, overflows), infinite, days)
     return days.view(pa.date32())
 
