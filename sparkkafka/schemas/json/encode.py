@@ -349,14 +349,11 @@ def _join_items(
 def _write_strings(values: pa.Array) -> pa.Array:
     """Write strings with quotes, and escape each character that they have and that needs it."""
     data, _ = content_of(values)
-    present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
+    needs_escape = (data < 0x20) | (data == ord('"')) | (data == ord("\\"))
+    chars = map(chr, np.unique(data[needs_escape]).tolist())
     escaped = values
-    for byte in sorted(present, key=lambda byte: bool(byte != ord("\\"))):  # backslash first
-        if byte < 0x20 or byte in b'"\\':
-            char = chr(byte)
-            escaped = pc.replace_substring(
-                escaped, pattern=char, replacement=syntax.quote(char)[1:-1]
-            )
+    for char in sorted(chars, key=lambda char: char != "\\"):  # backslash first
+        escaped = pc.replace_substring(escaped, pattern=char, replacement=syntax.quote(char)[1:-1])
     return _enclose('"', escaped, '"')
 
 
