@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import (
     no_leader_error,
@@ -27,18 +28,6 @@ from sparkkafka.client.cluster.metadata import (
 from sparkkafka.client.deadline import Backoff, Deadline, has_given_up
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker, Results, TopicPartition, checked_topic
-from sparkkafka.errors import (
-    BrokerError,
-    EncodeError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    UnknownTopicError,
-    UnsupportedVersionError,
-    some,
-)
 from sparkkafka.protocol.messages import FindCoordinatorRequest
 from sparkkafka.protocol.wire.schema import OLDEST_KAFKA, first_kafka
 
@@ -123,20 +112,20 @@ class ApiHandler(Generic[K, V]):
 
     def describe(self, items: Iterable[K]) -> str:
         """Describe the items of a request for an error."""
-        return some(self.name(item) for item in items)
+        return errors.some(self.name(item) for item in items)
 
-    def explain(self, item: K, error: BrokerError) -> KafkaError:
+    def explain(self, item: K, error: errors.BrokerError) -> errors.KafkaError:
         """Return a broker's error with a message that says what to do."""
         if error.code in self.hints:
-            return BrokerError(error.code, error.where, self.hints[error.code])
+            return errors.BrokerError(error.code, error.where, self.hints[error.code])
         denied = (
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            ErrorCode.GROUP_AUTHORIZATION_FAILED,
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            errors.ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            errors.ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            errors.ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         )
         if error.code in denied and (grant := self.needed_acl(item)):
-            return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
+            return errors.BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error
 
     def needed_acl(self, item: K) -> str:
@@ -173,7 +162,7 @@ class ApiHandler(Generic[K, V]):
         return code in self.done_codes
 
 
-Nodes: TypeAlias = dict[Any, int | KafkaError | None]
+Nodes: TypeAlias = dict[Any, int | errors.KafkaError | None]
 """{item: node id of its broker, or ANY_BROKER, or the error why the broker is not known}."""
 
 
@@ -187,7 +176,7 @@ class Lookup:
         """Find the brokers, in one attempt."""
         raise NotImplementedError
 
-    def on_failure(self, item: Any, error: KafkaError) -> None:
+    def on_failure(self, item: Any, error: errors.KafkaError) -> None:
         """Forget the broker of an item whose request failed, if the error implies a wrong one."""
 
     def call_each(
@@ -213,7 +202,7 @@ class Lookup:
         deadline: Deadline | None,
         what: str,
         *,
-        on_retry: Callable[[KafkaError], None] = lambda error: None,
+        on_retry: Callable[[errors.KafkaError], None] = lambda error: None,
     ) -> dict[K, V]:
         """Send the request about all items, and return every item's value.
 
@@ -235,7 +224,7 @@ def _drive(
     *,
     all_or_nothing: bool = False,
     once: bool = False,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
+    on_retry: Callable[[errors.KafkaError], None] = lambda error: None,
 ) -> dict[K, Any]:
     """Send requests until each item has a value or a KafkaError, and return these.
 
@@ -243,9 +232,9 @@ def _drive(
     """
     cluster, all_items = lookup.cluster, list(dict.fromkeys(items))
     pending = list(all_items)
-    results: dict[K, V | KafkaError] = {}
+    results: dict[K, V | errors.KafkaError] = {}
     maybe_done: set[K] = set()  # a request that was not answered may have been carried out
-    last_errors: dict[K, KafkaError] = {}
+    last_errors: dict[K, errors.KafkaError] = {}
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
     retry = cluster.retry(deadline, what, Backoff(first_ms, options.retry_backoff_max_ms))
@@ -263,16 +252,16 @@ def _drive(
             if is_value or (item in maybe_done and handler.is_already_done(item, code)):
                 results[item] = outcome.value
             else:
-                failures[item] = BrokerError(code, attempt.where(item), outcome.message)
+                failures[item] = errors.BrokerError(code, attempt.where(item), outcome.message)
         maybe_done |= attempt.unanswered
         if deadline.expired:  # there was no time for this attempt: the errors before it say more
             failures |= {
                 item: last_errors.get(item, error)
                 for item, error in failures.items()
-                if isinstance(error, KafkaTimeoutError)
+                if isinstance(error, errors.KafkaTimeoutError)
             }
         last_errors |= failures
-        final: dict[K, KafkaError] = {}
+        final: dict[K, errors.KafkaError] = {}
         for item in [item for item in pending if item in failures]:
             lookup.on_failure(item, failures[item])
             error = failures[item] = _explain(handler, item, failures[item], grace)
@@ -288,7 +277,7 @@ def _drive(
                 on_retry(failures[item])
             try:
                 retry.after(failures[pending[0]])  # waits; any of the failures can be the reason
-            except KafkaTimeoutError as timeout:
+            except errors.KafkaTimeoutError as timeout:
                 left = {item: failures[item] for item in pending}
                 if all_or_nothing:
                     unknown = filter(_is_unknown_topic, left.values())
@@ -302,13 +291,13 @@ def _drive(
 
 
 def _timeout_error(
-    handler: ApiHandler[K, V], item: K, failure: KafkaError, what: str, deadline: Deadline
-) -> KafkaError:
+    handler: ApiHandler[K, V], item: K, failure: errors.KafkaError, what: str, deadline: Deadline
+) -> errors.KafkaError:
     """Return the error of an item that has failed until the deadline."""
     # A better reason than too little time for a last attempt.
     if _is_unknown_topic(failure):
         return _as_unknown_topic_error(failure)
-    error = KafkaTimeoutError(
+    error = errors.KafkaTimeoutError(
         f"{what}: gave up after {deadline.text}; the last failure of {handler.name(item)}: "
         f"{failure}"
     )
@@ -329,7 +318,7 @@ class _Attempt(Generic[K, V]):
         self.connections: dict[K, Connection] = {}
         self.outcomes: dict[K, Outcome] = {}
         """The outcomes of the items that a response contains."""
-        self.failures: dict[K, KafkaError] = {}
+        self.failures: dict[K, errors.KafkaError] = {}
         """The errors of items without a response."""
         self.unanswered: set[K] = set()
         """Items whose request was sent and not answered: the broker may have executed it."""
@@ -344,18 +333,18 @@ class _Attempt(Generic[K, V]):
         by_node: dict[int | None, list[K]] = {}
         try:
             for item, node in lookup.find(items, self._deadline).items():
-                if isinstance(node, KafkaError):
+                if isinstance(node, errors.KafkaError):
                     self.failures[item] = node
                 else:
                     by_node.setdefault(node, []).append(item)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self.failures.update(dict.fromkeys(items, error))
             return
         try:
             for node_id, items_of_node in by_node.items():
                 try:
                     self._send_to_broker(node_id, items_of_node)
-                except KafkaError as error:
+                except errors.KafkaError as error:
                     unsent = [item for item in items_of_node if item not in self.connections]
                     self.failures |= dict.fromkeys(unsent, error)
             self._receive_all()
@@ -366,15 +355,15 @@ class _Attempt(Generic[K, V]):
 
     def _receive_all(self) -> None:
         """Read the responses to all requests that were sent."""
-        timeouts: dict[Connection, KafkaTimeoutError] = {}
+        timeouts: dict[Connection, errors.KafkaTimeoutError] = {}
         for connection, items in self._sent:
             try:
                 if connection in timeouts:  # the connection is closed: the timeout is clearer
                     raise timeouts[connection]
                 _, response = connection.receive(self._request_deadline)
                 throttle(response, self._deadline)
-            except KafkaError as error:
-                if isinstance(error, KafkaTimeoutError):
+            except errors.KafkaError as error:
+                if isinstance(error, errors.KafkaTimeoutError):
                     timeouts[connection] = error
                 self.unanswered.update(items)
                 self.failures |= dict.fromkeys(items, error)
@@ -393,11 +382,11 @@ class _Attempt(Generic[K, V]):
             connection = self._cluster.connection(node_id, self._request_deadline)
         handler = self._handler
         request_type, version = handler.request_type, handler.version
-        unknown_request: UnsupportedVersionError | None = None
+        unknown_request: errors.UnsupportedVersionError | None = None
         if version is None:
             try:
                 version = connection.choose_version(request_type, handler.highest_version)
-            except UnsupportedVersionError as error:
+            except errors.UnsupportedVersionError as error:
                 version, unknown_request = NO_VERSION, error
         supported = []
         for item in items:
@@ -408,7 +397,9 @@ class _Attempt(Generic[K, V]):
             if reason is None:
                 supported.append(item)
                 continue
-            failure = UnsupportedVersionError(f"{connection}: {handler.name(item)}: {reason}")
+            failure = errors.UnsupportedVersionError(
+                f"{connection}: {handler.name(item)}: {reason}"
+            )
             failure.__cause__ = unknown_request
             self.failures[item] = failure
         requests = deque(handler.split(supported, version) if supported else ())
@@ -416,7 +407,7 @@ class _Attempt(Generic[K, V]):
             request_items = requests.popleft()
             try:
                 self._send_request(connection, request_items, version)
-            except EncodeError as error:
+            except errors.EncodeError as error:
                 if len(request_items) == 1:
                     self.failures[request_items[0]] = error
                 else:  # one bad item must not fail the others: each gets a request of its own
@@ -430,7 +421,7 @@ class _Attempt(Generic[K, V]):
             request.timeout_ms = int(self._request_deadline.remaining_s() * 1000)
         try:
             connection.send(request, self._request_deadline, version=version)
-        except (KafkaConnectionError, KafkaTimeoutError):
+        except (errors.KafkaConnectionError, errors.KafkaTimeoutError):
             # The request may have reached the broker.
             self.unanswered.update(items)
             raise
@@ -445,48 +436,52 @@ class _Attempt(Generic[K, V]):
         else:
             outcomes = dict(self._handler.read(response, items))
         left_out = Outcome(
-            ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's response leaves it out"
+            errors.ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's response leaves it out"
         )
         for item in items:
             self.outcomes[item] = outcomes.get(item, left_out)
-            if self.outcomes[item].code == ErrorCode.REQUEST_TIMED_OUT:
+            if self.outcomes[item].code == errors.ErrorCode.REQUEST_TIMED_OUT:
                 self.unanswered.add(item)
 
 
-def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline) -> KafkaError:
+def _explain(
+    handler: ApiHandler[K, V], item: K, error: errors.KafkaError, grace: Deadline
+) -> errors.KafkaError:
     """Return the error with the handler's explanation; an UnknownTopicError, which is not
     retriable, if a broker does not know the topic and the grace period is over."""
-    if not isinstance(error, BrokerError) or isinstance(error, UnknownTopicError):
+    if not isinstance(error, errors.BrokerError) or isinstance(error, errors.UnknownTopicError):
         return error  # from a lookup that found the topic missing, too
     if _is_unknown_topic(error) and (grace.expired or error.code in handler.final_codes):
         return _as_unknown_topic_error(error)
     return handler.explain(item, error)
 
 
-def _is_unknown_topic(error: KafkaError) -> TypeGuard[BrokerError]:
+def _is_unknown_topic(error: errors.KafkaError) -> TypeGuard[errors.BrokerError]:
     """Return whether the error is that of a broker which does not know a topic or partition."""
-    return isinstance(error, BrokerError) and error.code in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
+    return isinstance(error, errors.BrokerError) and error.code in (
+        errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.ErrorCode.UNKNOWN_TOPIC_ID,
     )
 
 
-def _as_unknown_topic_error(error: BrokerError) -> UnknownTopicError:
+def _as_unknown_topic_error(error: errors.BrokerError) -> errors.UnknownTopicError:
     """Return the same error as an UnknownTopicError, which is not retriable."""
-    return UnknownTopicError(error.code, error.where, error.broker_message)
+    return errors.UnknownTopicError(error.code, error.where, error.broker_message)
 
 
-def _first_final_error(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -> KafkaError:
+def _first_final_error(
+    attempt: _Attempt[K, V], final: Mapping[K, errors.KafkaError]
+) -> errors.KafkaError:
     """Return the first of the final errors. If it is a broker's error, its message names all items
     for which that broker returned the same error code."""
     first, error = next(iter(final.items()))
-    if not isinstance(error, BrokerError) or first not in attempt.outcomes:
+    if not isinstance(error, errors.BrokerError) or first not in attempt.outcomes:
         return error
     connection = attempt.connections[first]
     same = [
         item
         for item, other in final.items()
-        if isinstance(other, BrokerError)
+        if isinstance(other, errors.BrokerError)
         and other.code == error.code
         and attempt.connections.get(item) is connection
     ]
@@ -509,7 +504,7 @@ class ToController(Lookup):
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         return dict.fromkeys(items, self.cluster.controller(deadline))
 
-    def on_failure(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: errors.KafkaError) -> None:
         """Look up the controller again: it may have moved."""
         self.cluster.metadata.controller_id = None
 
@@ -548,7 +543,7 @@ class ToLeader(Lookup):
             elif tp.topic in missing:
                 error = missing[tp.topic]
                 where = f"Metadata of {tp}"
-                nodes[item] = UnknownTopicError(error.code, where, error.broker_message)
+                nodes[item] = errors.UnknownTopicError(error.code, where, error.broker_message)
             elif tp.topic in failed:
                 nodes[item] = _no_metadata_error(cluster, tp, failed[tp.topic])
             else:
@@ -557,12 +552,14 @@ class ToLeader(Lookup):
 
     def _missing_topic_errors(
         self, failed: Mapping[str, int], deadline: Deadline
-    ) -> dict[str, UnknownTopicError]:
+    ) -> dict[str, errors.UnknownTopicError]:
         """Return the errors of the topics that brokers have not known for so long that they count
         as missing (`believed_missing`). `failed` has the error codes of topics without metadata."""
         cluster = self.cluster
         unknown = [
-            name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            name
+            for name, code in failed.items()
+            if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
         for name, since_s in cluster.unknown_since_s(unknown, time.monotonic()).items():
             self._unknown_since_s.setdefault(name, since_s)
@@ -570,7 +567,7 @@ class ToLeader(Lookup):
         missing = cluster.believed_missing(unknown_since_s, deadline)
         return cluster.missing_topic_errors(missing, deadline)
 
-    def _no_leader_error(self, tp: TopicPartition) -> BrokerError:
+    def _no_leader_error(self, tp: TopicPartition) -> errors.BrokerError:
         """Return the error for a partition without a leader in the cache, though its topic has
         metadata."""
         count = self.cluster.partition_count(tp.topic)
@@ -578,31 +575,31 @@ class ToLeader(Lookup):
             return no_leader_error(tp)
         error = unknown_partition_error(tp, count)
         if self.awaits_partitions:
-            return BrokerError(error.code, error.where, error.broker_message)
+            return errors.BrokerError(error.code, error.where, error.broker_message)
         return error
 
-    def on_failure(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: errors.KafkaError) -> None:
         """Look up the leaders of the topic again: the partition's may have moved."""
         self.cluster.mark_stale(self.partition_of(item).topic)
 
 
-def _invalid_topics(names: Iterable[str]) -> dict[str, KafkaError]:
+def _invalid_topics(names: Iterable[str]) -> dict[str, errors.KafkaError]:
     """Return the names that no request can hold, each with its error."""
-    invalid: dict[str, KafkaError] = {}
+    invalid: dict[str, errors.KafkaError] = {}
     for name in names:
         try:
             checked_topic(name)
-        except OptionError as error:
+        except errors.OptionError as error:
             invalid[name] = error
     return invalid
 
 
-def _no_metadata_error(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
+def _no_metadata_error(cluster: Cluster, tp: TopicPartition, code: int) -> errors.BrokerError:
     """Make the error for a topic without metadata, which may still be created."""
-    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return BrokerError(code, f"Metadata of {tp}")
+    if code != errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return errors.BrokerError(code, f"Metadata of {tp}")
     error = unknown_topic_error([tp.topic], creates=cluster.options.allow_auto_create_topics)
-    return BrokerError(code, f"Metadata of {tp}", error.broker_message)
+    return errors.BrokerError(code, f"Metadata of {tp}", error.broker_message)
 
 
 @dataclass(eq=False)
@@ -629,16 +626,16 @@ class ToBroker(Lookup):
             for item, node in nodes.items()
         }
 
-    def on_failure(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: errors.KafkaError) -> None:
         """Request metadata before the next attempt."""
         # It may have another address now, or be gone.
         self._needs_metadata = True
 
 
-def _no_broker_error(cluster: Cluster, node_id: int) -> KafkaConnectionError:
+def _no_broker_error(cluster: Cluster, node_id: int) -> errors.KafkaConnectionError:
     """Make the error for a broker that is not in the cluster."""
     known = ", ".join(map(str, sorted(cluster.brokers)))
-    error = KafkaConnectionError(
+    error = errors.KafkaConnectionError(
         f"there is no broker {node_id} in the cluster now; its brokers are {known}"
     )
     error.retriable = False
@@ -730,12 +727,12 @@ class ToCoordinator(Lookup):
             nodes |= ToAny(cluster).call_once(unknown, handler, deadline).outcomes
         return {item: nodes[key] for item, key in keys.items()}
 
-    def on_failure(self, item: Any, error: KafkaError) -> None:
+    def on_failure(self, item: Any, error: errors.KafkaError) -> None:
         """Look up the coordinator again if the broker may not be it."""
         # With other errors the broker is the coordinator (Java's CoordinatorStrategy).
-        if not isinstance(error, BrokerError) or error.code in (
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ErrorCode.NOT_COORDINATOR,
-            ErrorCode.REQUEST_TIMED_OUT,
+        if not isinstance(error, errors.BrokerError) or error.code in (
+            errors.ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            errors.ErrorCode.NOT_COORDINATOR,
+            errors.ErrorCode.REQUEST_TIMED_OUT,
         ):
             self.cluster.coordinators.pop((self.kind, self.key_of(item)), None)

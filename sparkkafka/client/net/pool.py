@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sparkkafka import errors
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline
 from sparkkafka.client.metrics import NetworkMetrics
 from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
@@ -17,13 +18,6 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import SecureSettings, explained_prefix, secure_settings
-from sparkkafka.errors import (
-    AuthenticationError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-)
 
 MIN_REFUSED_MS = 1_000
 """The shortest wait after a broker has refused a password."""
@@ -60,13 +54,13 @@ class ReconnectBackoff:
         is not over."""
         wait = self._waits.get(node_id)
         if wait is not None and time.monotonic() < wait.until_s:
-            raise KafkaConnectionError(wait.reason)
+            raise errors.KafkaConnectionError(wait.reason)
 
     def check_refusal(self) -> None:
         """Raise AuthenticationError if a broker has refused the password and the backoff after that
         is not over."""
         if time.monotonic() < self._refused_until_s:
-            raise AuthenticationError(self._refusal)
+            raise errors.AuthenticationError(self._refusal)
 
     def on_failure(self, node_id: int, reason: str) -> None:
         """Delay the next attempt to connect to this broker, longer after each failure."""
@@ -160,9 +154,9 @@ class ConnectionPool:
         self._reconnect_backoff.check(node_id)
         try:
             connection = self.take_idle(broker) or self.open(broker.host, broker.port, deadline)
-        except (AuthenticationError, OptionError):
+        except (errors.AuthenticationError, errors.OptionError):
             raise
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self._reconnect_backoff.on_failure(node_id, str(error))
             raise
         self._reconnect_backoff.on_success(node_id)
@@ -193,10 +187,10 @@ class ConnectionPool:
         try:
             deadline = deadline.with_close_signal(self._close_signal)
             return Connection.open(host, port, self.options, deadline, self._metrics)
-        except AuthenticationError as error:
+        except errors.AuthenticationError as error:
             self._reconnect_backoff.on_refusal(str(error))
             raise
-        except KafkaTimeoutError:
+        except errors.KafkaTimeoutError:
             self.had_no_time_to_open = True
             raise
 
@@ -294,7 +288,7 @@ def _has_changed(pool: ConnectionPool) -> bool:
     another content than when these connections were opened, or cannot be resolved any more."""
     try:
         return _resolve_security(pool.options) != pool.security
-    except OptionError:
+    except errors.OptionError:
         return True
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import Deadline
@@ -24,13 +25,6 @@ from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import (
-    EncodeError,
-    KafkaError,
-    KafkaTimeoutError,
-    PartitionOutcome,
-    UnsupportedVersionError,
-)
 from sparkkafka.protocol.columns.encode import oversized_record
 from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
@@ -38,11 +32,11 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SingleTransaction
 
 
-def _raise_failure(error: KafkaError) -> KafkaError:
+def _raise_failure(error: errors.KafkaError) -> errors.KafkaError:
     """Raise the error of a batch, because the first failure ends the producer."""
     cause = error.__cause__
     # A request that cannot be expressed at all is no fault of this partition.
-    raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
+    raise cause if isinstance(cause, errors.UnsupportedVersionError | errors.EncodeError) else error
 
 
 class ColumnProducer:
@@ -72,7 +66,7 @@ class ColumnProducer:
             options, lambda tp, batches, *_: self._sender.append(tp, batches)
         )
         self._step_at_s = 0.0  # before it the sender makes no step unless memory is missing
-        self._failure: KafkaError | None = None
+        self._failure: errors.KafkaError | None = None
         self.held_bytes = 0
         """The bytes of columns that the caller holds. They count as buffered, up to half of
         buffer.memory: the rest is for records in flight."""
@@ -95,7 +89,7 @@ class ColumnProducer:
     ) -> None:
         if exc_type is None:
             self.flush()
-        elif isinstance(error, KafkaError):
+        elif isinstance(error, errors.KafkaError):
             error.add_outcomes(self.outcomes())
 
     def check_sizes(self, records: PartitionedRecords) -> None:
@@ -139,11 +133,11 @@ class ColumnProducer:
             self._accumulator.close_all()
             self._sender.finish()
 
-    def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
+    def outcomes(self) -> dict[tuple[str, int], errors.PartitionOutcome]:
         """Return the outcome of each partition's records so far."""
         outcomes = self._sender.outcomes()
         for tp, rows in self._accumulator.record_counts():
-            known = outcomes.get(tp, PartitionOutcome(0, 0, 0))
+            known = outcomes.get(tp, errors.PartitionOutcome(0, 0, 0))
             outcomes[tp] = known._replace(not_written_records=known.not_written_records + rows)
         return {(tp.topic, tp.partition): outcome for tp, outcome in outcomes.items()}
 
@@ -154,7 +148,7 @@ class ColumnProducer:
             raise self._failure
         try:
             yield
-        except KafkaError as error:
+        except errors.KafkaError as error:
             error.add_outcomes(self.outcomes())
             self._failure = error
             raise
@@ -176,12 +170,12 @@ class ColumnProducer:
         self._sender.step(0.0)
         while self._sender.queued_bytes > limit_bytes:
             if deadline.expired:
-                errors = {str(error) for error in self._sender.errors()}
-                raise KafkaTimeoutError(
+                failures = {str(error) for error in self._sender.errors()}
+                raise errors.KafkaTimeoutError(
                     "the brokers take records too slowly: "
                     f"{self._sender.queued_bytes} bytes wait, more than {limit_bytes} of "
                     f"{self._prefix}buffer.memory={buffer_memory}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
-                    f"{'; last failures: ' + '; '.join(sorted(errors)[:3]) if errors else ''}"
+                    f"{'; last failures: ' + '; '.join(sorted(failures)[:3]) if failures else ''}"
                 )
             self._sender.step()

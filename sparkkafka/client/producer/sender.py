@@ -47,16 +47,9 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     counted,
 )
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.columns.encode import split_encoded
 from sparkkafka.protocol.constants import NO_PRODUCER_ID
-from sparkkafka.protocol.messages import (
-    ApiVersionsRequest,
-    InitProducerIdRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from sparkkafka.protocol.records.batches import EncodedBatch, batch_parts
 from sparkkafka.protocol.records.compression import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import uuid_of
@@ -304,7 +297,7 @@ class Sender:
             try:
                 if connection is None:
                     raise KafkaConnectionError("the connection broke")
-                connection.call(ApiVersionsRequest(), deadline)
+                connection.call(messages.ApiVersionsRequest(), deadline)
             except KafkaError as error:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
@@ -460,7 +453,9 @@ class Sender:
     def _request_producer_id(self) -> tuple[int, int]:
         """Request a producer id for all partitions, once."""
         # Brokers ignore the timeout without a transactional id.
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        request = messages.InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=60_000
+        )
         # Not for long: other partitions may have a producer id already.
         deadline = Deadline(min(self.attempt_ms, 5_000))
         try:
@@ -554,7 +549,7 @@ class Sender:
         except KafkaError as error:
             self._on_connection_lost(node_id, error, ready)
             return None
-        if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, 7):  # KIP-110
+        if self._codec != Codec.ZSTD or connection.supports(messages.ProduceRequest, 7):  # KIP-110
             return connection
         too_old = UnsupportedVersionError(
             f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
@@ -602,28 +597,28 @@ class Sender:
         highest = None if transaction is None else transaction.produce_version
         is_first_protocol = transaction is not None and highest is None
         if not is_first_protocol and None not in [batch.queue.topic_id for batch in chosen]:
-            highest = ProduceRequest.MAX_VERSION
-        return connection.choose_version(ProduceRequest, highest)
+            highest = messages.ProduceRequest.MAX_VERSION
+        return connection.choose_version(messages.ProduceRequest, highest)
 
     def _produce_request(
         self, chosen: Iterable[ProducerBatch], acks: int, version: int
-    ) -> ProduceRequest:
+    ) -> messages.ProduceRequest:
         """Return the Produce request of this version for these batches."""
-        topics: dict[str, TopicProduceData] = {}
+        topics: dict[str, messages.TopicProduceData] = {}
         for batch in chosen:
             queue = batch.queue
             name = queue.tp.topic
             topic = topics.get(name)
             if topic is None:
                 if version >= TOPIC_ID_VERSION and queue.topic_id is not None:
-                    topic = TopicProduceData(topic_id=uuid_of(queue.topic_id))
+                    topic = messages.TopicProduceData(topic_id=uuid_of(queue.topic_id))
                 else:
-                    topic = TopicProduceData(name=name)
+                    topic = messages.TopicProduceData(name=name)
                 topics[name] = topic
             topic.partition_data.append(
-                PartitionProduceData(index=queue.tp.partition, records=batch.wire)
+                messages.PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
-        return ProduceRequest(
+        return messages.ProduceRequest(
             # Read each time: a transaction may choose another of its ids when it begins.
             transactional_id=(
                 None if self._transaction is None else self._transaction.transactional_id
@@ -685,7 +680,7 @@ class Sender:
                 error = KafkaTimeoutError(f"{connection}: no response within {limit}")
             self._on_connection_lost(node_id, error)
             return
-        response: ProduceResponse
+        response: messages.ProduceResponse
         _, response = received  # the other is the correlation id
         if self._send_metrics is not None:
             self._send_metrics.throttled(response.throttle_time_ms)
@@ -734,7 +729,7 @@ class Sender:
 
     # --- what responses do ---------------------------------------------------------------------
 
-    def _process_response(self, sent: SentRequest, response: ProduceResponse) -> None:
+    def _process_response(self, sent: SentRequest, response: messages.ProduceResponse) -> None:
         """Act on the response to a request. Raises what `on_failure` raises, at the end."""
         has_ids = sent.version >= TOPIC_ID_VERSION
         rows: dict[tuple[bytes | str | None, int], Any] = {
@@ -810,8 +805,8 @@ class Sender:
                 self._fail(uncertain, text, error)
             text = refusal_text(batch, error, self._options, self._prefix, facts)
             records = [] if row is None else row.record_errors
-            messages = {record.batch_index: record.batch_index_error_message for record in records}
-            self._fail(batch, text, error, messages)
+            reasons = {record.batch_index: record.batch_index_error_message for record in records}
+            self._fail(batch, text, error, reasons)
             return
         log.info("%s; %s", error, decision.action.value)
         if decision.action is Action.SPLIT:
