@@ -55,7 +55,7 @@ from sparkkafka.client.consumer.fetched_records import (
     take_batches,
     with_setting,
 )
-from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderFetcher
+from sparkkafka.client.consumer.fetcher import LeaderConnection, LeaderFetcher
 from sparkkafka.client.consumer.record import Header, RecordBlock
 from sparkkafka.client.deadline import Backoff, Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.consumer_group_membership import NEEDS_SHARE, ShareMember

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from sparkkafka.client.consumer import leader_connections
+from sparkkafka.client.consumer import fetcher
 from sparkkafka.client.net import frames
 from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
@@ -65,7 +65,7 @@ def test_columns_are_sound_after_later_responses_came(fake_cluster, monkeypatch,
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(leader_connections, "FrameBuffer", Noted)
+    monkeypatch.setattr(fetcher, "FrameBuffer", Noted)
     if lost:
         fake_cluster.fault(Drop.AFTER, api="Fetch", nth=3)
     with (
