@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 
 WAIT_S = 20
 AWAY_S = 0.9
-SHORT = {"max_block_ms": 300, "request_timeout_ms": 200, "delivery_timeout_ms": 15_000}
+SHORT = {"max_block_ms": 700, "request_timeout_ms": 200, "delivery_timeout_ms": 15_000}
 """So that an outage of AWAY_S is longer than each setting that must not end a send."""
 
 
