@@ -863,10 +863,10 @@ KAFKA: tuple[Option, ...] = (
     used("retries", _WRITE, "producer.retries", integer(0),
         "Maximum retries of one request. delivery.timeout.ms may end them earlier."),
     used("delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", time_limit_ms(),
-        "Maximum time for the delivery of a record, including all retries. It must be at least "
-        "linger.ms + request.timeout.ms."),
+        "Maximum time to deliver a record, with retries; at least linger.ms + request.timeout.ms."),
     used("linger.ms", _WRITE, "producer.linger_ms", long_ms(0),
-        "How long a batch that is not full may wait for more records."),
+        "How long a batch that is not full may wait for more records. In Spark the default is at "
+        "most delivery.timeout.ms - request.timeout.ms, if you set the former."),
     used("batch.size", _WRITE, "producer.batch_size", integer(0),
         "Maximum bytes in one batch of one partition. A larger record gets its own batch."),
     used("max.request.size", _WRITE, "producer.max_request_size", integer(1),
