@@ -1,7 +1,7 @@
 """Kafka for Spark in pure Python.
 
-    df = spark.read.format("pykafka").option("kafka.bootstrap.servers", "host:9092") \
-        .option("subscribe", "orders").load()
+    kafka = {"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"}
+    df = spark.read.format("pykafka").options(**kafka).load()
 
 After `pip install` the format is known to each Spark session; `register(spark)` is for sessions
 where it is not (one that looked its data sources up before the install, or a package that was added

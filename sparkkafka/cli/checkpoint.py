@@ -294,7 +294,7 @@ def diff_batches(
 ) -> None:
     """Show the differences of two batches: offsets by partition, other sources, Spark's settings.
 
-    One number compares that batch with the one before it.
+    Without numbers these are the last two; with one number, this batch and the one before it.
     """
     checkpoint = logs.Checkpoint(location)
     if not checkpoint.planned:

@@ -21,6 +21,7 @@ class AsyncAdmin(AsyncClient[Admin]):
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config` has the settings of `Admin`, by Kafka's names. Raises OptionError."""
         super().__init__(Admin(config))
 
     async def close(self) -> None:

@@ -283,13 +283,17 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 class AsyncShareConsumer(_AsyncPollingClient[ShareConsumer]):
     """`ShareConsumer` for asyncio: the same settings, methods and errors, awaited.
 
-    async with AsyncShareConsumer({"bootstrap.servers": "…", "group.id": "work"}) as consumer:
-        await consumer.subscribe(["jobs"])
-        async for records in consumer.batches():
-            ...
+        async with AsyncShareConsumer({"bootstrap.servers": "…", "group.id": "g"}) as consumer:
+            await consumer.subscribe(["jobs"])
+            async for records in consumer.batches():
+                ...
+
+    As with `ShareConsumer`, the next poll accepts the records of the last one, unless
+    share.acknowledgement.mode is explicit.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config` has the settings of `ShareConsumer`, by Kafka's names. Raises OptionError."""
         client = ShareConsumer(config)
         super().__init__(client, client._release_polled)
 

@@ -624,8 +624,8 @@ class Consumer(arguments.ClientBase):
             return self._loop.poll_records(seconds_of(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
-        """Return the next records as an Arrow table (`record.RECORD_SCHEMA`), many times faster
-        than `poll`, which says what both raise.
+        """Return the next records as an Arrow table, two to four times as fast as `poll`, which
+        says what both raise. The columns are the fields of a record; `timestamp` is in µs (UTC).
 
         Returns all records that have arrived, at most `max_records`; max.poll.records is ignored.
         """

@@ -64,7 +64,8 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer(ClientBase):
-    """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
+    """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer, except
+    batch.size (512 KB) and allow.auto.create.topics (false).
 
     All methods may be called from any thread, those of transactions from one at a time. Values and
     keys are bytes, bytearray, memoryview, str (sent as UTF-8) or None; a value of None is a
@@ -130,7 +131,7 @@ class Producer(ClientBase):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the producer. After an exception in the block it waits only CLOSE_IN_ERROR_S for
+        """Close the producer. After an exception in the block it waits at most a second for
         records."""
         if exc_type is None:
             self.close()
