@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from sparkkafka.checkpoints.storage import Storage, StorageEntry, storage_of
-from sparkkafka.client.values import Offsets, TopicPartition
+from sparkkafka.client.values import Offsets
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
 
@@ -303,9 +303,7 @@ def kafka_offsets(text: str) -> Offsets | None:
     """Parse the offsets in a source's line of a plan; None if the source is not Kafka's."""
     try:
         tree = json.loads(text, object_pairs_hook=_dict_of_unique_names)
-        return {
-            TopicPartition(*key): offset for key, offset in sorted(offsets_of_tree(tree).items())
-        }
+        return dict(sorted(offsets_of_tree(tree).items()))
     except (ValueError, RecursionError, OptionError):
         return None
 

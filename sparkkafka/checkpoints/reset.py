@@ -422,7 +422,7 @@ def _target_offsets(
             f"source {source.name} does not read {errors.some(foreign_topics)}; it reads "
             f"{errors.some(source.topics)}"
         )
-    explicit = {TopicPartition(*key): offset for key, offset in to.offsets.items()}
+    explicit = to.offsets
     foreign_topics = sorted({tp.topic for tp in explicit} - set(source.topics))
     if foreign_topics:
         raise errors.OptionError(
@@ -507,8 +507,7 @@ def _resolve_offsets(
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield explicit offsets with earliest and latest replaced. Raises OptionError for an offset
     that the partition does not have."""
-    for key, requested in sorted(to.offsets.items()):
-        tp = TopicPartition(*key)
+    for tp, requested in sorted(to.offsets.items()):
         if tp not in ends.latest:
             raise errors.OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]

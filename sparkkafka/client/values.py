@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
+from sparkkafka.config.source import Offsets as Offsets
+from sparkkafka.config.source import TopicPartition as TopicPartition
 from sparkkafka.errors import KafkaError, OptionError, shortened, some
 from sparkkafka.protocol.wire.schema import fields
 
@@ -20,18 +22,6 @@ MAX_NAME_BYTES = 32_767
 
 Address = tuple[str, int]
 """Host and port of a broker."""
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-Offsets = dict[TopicPartition, int]
-"""One offset in each of some partitions, which is mostly the next one to read there."""
 
 
 def by_topic(

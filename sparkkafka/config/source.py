@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer, kind
 from sparkkafka.errors import OptionError
@@ -31,12 +31,20 @@ LATEST_OFFSET = -1
 TIERED_OFFSETS = {"earliest-local": -4, "latest-tiered": -5, "earliest-pending-upload": -6}
 """Offsets of tiered storage, by their names and ListOffsets' numbers."""
 
-PartitionKey = tuple[str, int]
-"""(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
-_KeyT = TypeVar("_KeyT", bound=PartitionKey)
-
 _Strategy = Literal["subscribe", "subscribePattern", "assign"]
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Offsets = dict[TopicPartition, int]
+"""One offset in each of some partitions, which is mostly the next one to read there."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class ConsumerStrategy:
     strategy: _Strategy
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    partitions: tuple[PartitionKey, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,12 @@ class OffsetBound:
     """
 
     kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps", "committed"]
-    offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int = 0
     fallback: Literal["", "earliest", "latest"] = ""
     option: str = field(default="", compare=False)
     from_time: bool = False
-    missed_times_ms: Mapping[PartitionKey, int] = field(default_factory=dict)
+    missed_times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def is_by_time(self) -> bool:
@@ -185,11 +193,9 @@ def parse_bound(
             f'{{"topicA":{{"0":23,"1":{example}}}}}, got {raw[option][:200]!r}'
         )
     offsets = parse_offsets(raw[option], option)
-    for (topic, partition), offset in sorted(offsets.items()):
+    for tp, offset in sorted(offsets.items()):
         if refused and offset == refused_offset:
-            raise OptionError(
-                f"{option} for {topic}-{partition} can't be {refused} for batch queries on Kafka"
-            )
+            raise OptionError(f"{option} for {tp} can't be {refused} for batch queries on Kafka")
     return OffsetBound("specific", offsets, option=option)
 
 
@@ -200,8 +206,8 @@ class _Pairs(list[tuple[str, Any]]):
     """The pairs of a JSON object, with duplicate keys."""
 
 
-def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
-    """Parse offsets by (topic, partition); -1 is latest, -2 earliest.
+def parse_offsets(text: str, option: str) -> Offsets:
+    """Parse offsets by partition; -1 is latest, -2 earliest.
 
     Raises OptionError unless it is an object of objects of whole numbers >= -2, with each topic and
     partition once.
@@ -210,8 +216,8 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
     return _parse_numbers(text, option, _OFFSETS_EXAMPLE, "offset", EARLIEST_OFFSET, hint)
 
 
-def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
-    """Parse milliseconds since 1970 by (topic, partition).
+def parse_timestamps(text: str, option: str) -> dict[TopicPartition, int]:
+    """Parse milliseconds since 1970 by partition.
 
     Raises OptionError unless it is an object of objects of whole numbers >= 0, with each topic and
     partition once.
@@ -222,11 +228,11 @@ def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
 
 def _parse_numbers(
     text: str, option: str, example: str, noun: str, minimum: int, hint: str
-) -> dict[PartitionKey, int]:
-    """Parse JSON {topic: {partition: number}} to whole numbers by (topic, partition). `noun` names
+) -> dict[TopicPartition, int]:
+    """Parse JSON {topic: {partition: number}} to whole numbers by partition. `noun` names
     the number in errors, and `hint` follows a number below `minimum`."""
     error = partial(_json_error, option, example, text)
-    numbers: dict[PartitionKey, int] = {}
+    numbers: dict[TopicPartition, int] = {}
     for topic, partitions in _parse_topics(text, error):
         if not isinstance(partitions, _Pairs):
             raise error(f'the {noun}s of topic {topic!r} are not an object {{"partition": {noun}}}')
@@ -234,9 +240,9 @@ def _parse_numbers(
             # json has no integer keys: Spark writes the partition number as a string.
             if not re.fullmatch(r"[0-9]{1,10}", name) or int(name) > INT32_MAX:
                 raise error(f"{name!r} of topic {topic!r} is not a partition number")
-            key = (topic, int(name))
-            where = f"topic {topic!r} partition {key[1]}"
-            if key in numbers:
+            tp = TopicPartition(topic, int(name))
+            where = f"topic {topic!r} partition {tp.partition}"
+            if tp in numbers:
                 raise error(f"{where} is given twice")
             # bool is an int in Python, but `true` is not an offset.
             if type(number) is not int:
@@ -245,15 +251,15 @@ def _parse_numbers(
                 raise error(f"the {noun} of {where} does not fit into 64 bits: {number}")
             if number < minimum:
                 raise error(f"the {noun} of {where} is {number}{hint}")
-            numbers[key] = number
+            numbers[tp] = number
     return numbers
 
 
-def parse_assign(text: str) -> tuple[PartitionKey, ...]:
+def parse_assign(text: str) -> tuple[TopicPartition, ...]:
     """Parse assigned partitions, and sort them. Raises OptionError unless it is an object of lists
     of partition numbers, with each partition once."""
     error = partial(_json_error, "assign", '{"topicA":[0,1],"topicB":[0,1]}', text)
-    assigned: set[PartitionKey] = set()
+    assigned: set[TopicPartition] = set()
     for topic, partitions in _parse_topics(text, error):
         # _Pairs is a list too, but an object is not allowed here.
         if not isinstance(partitions, list) or isinstance(partitions, _Pairs):
@@ -261,9 +267,10 @@ def parse_assign(text: str) -> tuple[PartitionKey, ...]:
         for partition in partitions:
             if type(partition) is not int or not 0 <= partition <= INT32_MAX:
                 raise error(f"{_json_text(partition)} of topic {topic!r} is not a partition number")
-            if (topic, partition) in assigned:
+            tp = TopicPartition(topic, partition)
+            if tp in assigned:
                 raise error(f"topic {topic!r} partition {partition} is given twice")
-            assigned.add((topic, partition))
+            assigned.add(tp)
     return tuple(sorted(assigned))
 
 
@@ -285,7 +292,7 @@ def encode_topic_id(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
-def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
+def offsets_of_tree(tree: Any) -> Offsets:
     """Return the offsets by partition of a checkpoint's parsed JSON, which may be empty. Raises
     OptionError."""
     offsets = {}
@@ -296,7 +303,7 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
                 is_partition = str(number) == partition and 0 <= number <= INT32_MAX  # not "00"
                 if not is_partition or type(offset) is not int or not 0 <= offset <= INT64_MAX:
                     raise ValueError
-                offsets[topic, number] = offset
+                offsets[TopicPartition(topic, number)] = offset
     except (AttributeError, TypeError, ValueError):
         raise OptionError(
             f"the checkpoint holds {json.dumps(tree)[:500]}, which are not offsets of Kafka "
@@ -306,7 +313,7 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
     return offsets
 
 
-def tree_of_offsets(offsets: Mapping[_KeyT, int]) -> dict[str, dict[str, int]]:
+def tree_of_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as a checkpoint's JSON has them, {topic: {partition: offset}}, with topics and
     partitions in ascending order."""
     topics: dict[str, dict[str, int]] = {}

@@ -113,7 +113,7 @@ import os, signal, sys
 from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.checkpoints.reset import plan_reset
 from sparkkafka.checkpoints import storage
-from sparkkafka.config.source import OffsetBound
+from sparkkafka.config.source import OffsetBound, TopicPartition
 folder, kind, survive = sys.argv[1], sys.argv[2], int(sys.argv[3])
 folder += "/c"
 if kind == "arrow":
@@ -130,7 +130,7 @@ for row in (storage.LocalStorage, storage.ArrowStorage):
         _real(self, *args, **more)
     row.write = write
 checkpoint = Checkpoint(folder)
-bound = OffsetBound("specific", {("t", 0): 5})
+bound = OffsetBound("specific", {TopicPartition("t", 0): 5})
 plan_reset(checkpoint, bound, stopped=True).apply()
 """
 

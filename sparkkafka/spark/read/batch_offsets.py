@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.group.committed_offsets import commit_group_offsets
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic
+from sparkkafka.client.values import OffsetAndMetadata, by_topic
 from sparkkafka.config.option_table import CONNECTOR
 from sparkkafka.config.options import ReadOptions, parse_read_options
 from sparkkafka.config.source import encode_topic_id, tree_of_offsets
@@ -102,7 +102,7 @@ def commit(options: Mapping[str, Any], group: str | None = None) -> None:
     group_id = parsed.group_id if group is None else group
     if not group_id:
         raise OptionError("commit needs the name of the group: set kafka.group.id, or pass group")
-    offsets = {TopicPartition(*key): OffsetAndMetadata(n) for key, n in ending.offsets.items()}
+    offsets = {tp: OffsetAndMetadata(offset) for tp, offset in ending.offsets.items()}
     ids = {tp: parsed.topic_ids[tp.topic] for tp in offsets if tp.topic in parsed.topic_ids}
     with Cluster(parsed.client) as cluster:
         commit_group_offsets(cluster, group_id, offsets, topic_ids=ids)

@@ -153,11 +153,10 @@ def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> lis
 
 
 def check_assigned(
-    assigned: Iterable[source.PartitionKey], existing: Mapping[str, Collection[int]]
-) -> list[TopicPartition]:
-    """Return the assigned partitions. Raises OptionError, which names those that do not exist."""
-    chosen = [TopicPartition(*key) for key in assigned]
-    missing = [tp for tp in chosen if tp.partition not in existing.get(tp.topic, ())]
+    assigned: Iterable[TopicPartition], existing: Mapping[str, Collection[int]]
+) -> None:
+    """Raise OptionError for assigned partitions that do not exist."""
+    missing = [tp for tp in assigned if tp.partition not in existing.get(tp.topic, ())]
     if missing:
         facts = ", ".join(
             f"{topic} has {len(existing.get(topic, ()))} partitions"
@@ -167,12 +166,12 @@ def check_assigned(
             f"assign names partitions that do not exist: {partitions_text(missing)} ({facts}). "
             "Remove them from the option"
         )
-    return chosen
 
 
-def partitions_text(partitions: list[TopicPartition]) -> str:
-    """Return the first MAX_LISTED partitions as text for a message; "none" if there are none."""
-    return some(partitions, MAX_LISTED) or "none"
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """Return the first MAX_LISTED partitions, sorted, as text for a message; "none" if there are
+    none."""
+    return some(sorted(partitions), MAX_LISTED) or "none"
 
 
 # --- offsets ---------------------------------------------------------------------------------
@@ -193,21 +192,21 @@ def check_bounds(starting: source.OffsetBound, ending: source.OffsetBound) -> No
     if starting.kind != ending.kind or starting.kind not in ("specific", "timestamps"):
         return
     starts, ends = starting.offsets, ending.offsets
-    if set(starts) != set(ends):
+    if starts.keys() != ends.keys():
         raise OptionError(
             "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
             f"{start_option} and {end_option} must name the same partitions; only in "
-            f"{start_option}: {partitions_text(_sorted_partitions(set(starts) - set(ends)))}; only "
-            f"in {end_option}: {partitions_text(_sorted_partitions(set(ends) - set(starts)))}"
+            f"{start_option}: {partitions_text(starts.keys() - ends.keys())}; only "
+            f"in {end_option}: {partitions_text(ends.keys() - starts.keys())}"
         )
     if starting.from_time or ending.from_time:
         return  # `plan_ranges` treats offsets that were looked up by time
-    for key in sorted(starts):
-        if 0 <= ends[key] < starts[key]:  # not negative: neither latest nor earliest
+    for tp in sorted(starts):
+        if 0 <= ends[tp] < starts[tp]:  # not negative: neither latest nor earliest
             raise OptionError(
                 "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "
-                f"{TopicPartition(*key)}: {start_option} {starts[key]} is greater than "
-                f"{end_option} {ends[key]}"
+                f"{tp}: {start_option} {starts[tp]} is greater than "
+                f"{end_option} {ends[tp]}"
             )
 
 
@@ -220,8 +219,7 @@ def check_named(
     """
     if bound.kind not in ("specific", "timestamps"):
         return
-    named = set(bound.offsets)
-    read = set[source.PartitionKey](partitions)
+    named, read = set(bound.offsets), set(partitions)
     if named != read:
         hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
         condition = "KAFKA_START_OFFSET"
@@ -233,8 +231,8 @@ def check_named(
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
             f"partitions that are read{hint} and no others. "
-            f"Missing: {partitions_text(_sorted_partitions(read - named))}; "
-            f"too many: {partitions_text(_sorted_partitions(named - read))}"
+            f"Missing: {partitions_text(read - named)}; "
+            f"too many: {partitions_text(named - read)}"
             f"{nearest and f' ({nearest})'}"
         )
 
@@ -279,12 +277,10 @@ def bound_at_times(bound: source.OffsetBound, offsets_at_times: Offsets) -> sour
     """Return a bound by time as offsets. `offsets_at_times` has -1, which means the end of the log,
     for a partition in which no record has that time or a later one; `missed_times_ms` of the result
     has these times."""
-    offsets: dict[source.PartitionKey, int] = {tp: offsets_at_times[tp] for tp in offsets_at_times}
-    missed_times_ms: dict[source.PartitionKey, int] = {
-        tp: ms for tp, ms in times_of(bound, offsets_at_times).items() if offsets_at_times[tp] < 0
-    }
+    times_ms = times_of(bound, offsets_at_times)
+    missed = {tp: ms for tp, ms in times_ms.items() if offsets_at_times[tp] < 0}
     return source.OffsetBound(
-        "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_times_ms
+        "specific", offsets_at_times, option=bound.option, from_time=True, missed_times_ms=missed
     )
 
 
@@ -395,11 +391,6 @@ def offset_of(bound: source.OffsetBound, tp: TopicPartition, earliest: int, late
     """Return the offset that the bound means in a log with these first and end offsets."""
     number = _bound_number(bound, tp)
     return {source.EARLIEST_OFFSET: earliest, source.LATEST_OFFSET: latest}.get(number, number)
-
-
-def _sorted_partitions(keys: Iterable[source.PartitionKey]) -> list[TopicPartition]:
-    """Return the partitions of an option's keys, sorted."""
-    return sorted(TopicPartition(*key) for key in keys)
 
 
 # --- tasks -----------------------------------------------------------------------------------

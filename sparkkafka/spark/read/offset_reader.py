@@ -18,7 +18,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
+from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report
@@ -102,7 +102,8 @@ class OffsetReader:
             names = {topic for topic, _ in subscription.partitions}
             topics = self._cluster.topics(sorted(names), deadline)
             existing = {name: topic.partitions for name, topic in topics.items()}
-            return input_partitions.check_assigned(subscription.partitions, existing)
+            input_partitions.check_assigned(subscription.partitions, existing)
+            return list(subscription.partitions)
         if subscription.strategy == "subscribePattern":
             topics = self.topics_of_pattern(deadline)
             if not topics:
@@ -181,9 +182,7 @@ class OffsetReader:
                 "partitions begin"
             )
         fallback = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
-        offsets: dict[PartitionKey, int] = {
-            tp: committed[tp].offset if tp in committed else fallback for tp in partitions
-        }
+        offsets = {tp: committed[tp].offset if tp in committed else fallback for tp in partitions}
         return replace(bound, kind="specific", offsets=offsets, fallback="")
 
     # --- ranges -----------------------------------------------------------------------------------

@@ -351,9 +351,9 @@ class StreamPlanner:
         if subscription.strategy == "subscribe":
             return partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
-        must_exist = [key for key in assigned if key[0] in topics and key not in start]
+        must_exist = [tp for tp in assigned if tp.topic in topics and tp not in start]
         input_partitions.check_assigned(must_exist, existing)
-        return [TopicPartition(*key) for key in assigned if key[1] in existing.get(key[0], ())]
+        return [tp for tp in assigned if tp.partition in existing.get(tp.topic, ())]
 
     def _existing_topics(
         self, names: Collection[str], may_be_deleted: Collection[str], deadline: Deadline

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import OffsetLookup
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.values import Offsets, TopicPartition
+from sparkkafka.client.values import Offsets
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError, printable
@@ -179,7 +179,7 @@ def _kafka_offsets(value: Any, description: str) -> Offsets | None:
     if not isinstance(tree, Mapping):
         return None
     try:
-        return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
+        return offsets_of_tree(tree)
     except OptionError:  # another source's
         return None
 

@@ -121,8 +121,8 @@ class KafkaStreamReader(
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """Return the input partitions of the micro-batch from `start` to `end`."""
-        planner, end_offsets = self._planner, offsets_of(end)
-        batch = self._plan_ahead.take(offsets_of(start), end_offsets)
+        planner, end_offsets = self._planner, offsets_of_tree(end)
+        batch = self._plan_ahead.take(offsets_of_tree(start), end_offsets)
         if self._newer_schemas is not None:
             self._newer_schemas.check()
         planner.begin_batch(end_offsets)
@@ -185,7 +185,7 @@ class StreamReaderSpark40(KafkaStreamReader):
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
         """Return the offsets at which the next micro-batch ends."""
-        start = offsets_of(self._last_end or self.initialOffset())
+        start = offsets_of_tree(self._last_end or self.initialOffset())
         end = self._planner.next_end(start, limited=True)
         self._plan_ahead.begin(start, end)
         return tree_of_offsets(end)
@@ -220,7 +220,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             then has all records, as with the JVM connector. Otherwise the limits of the options
             apply, since no ReadLimit can express all of them.
             """
-            begin = offsets_of(start)
+            begin = offsets_of_tree(start)
             end = self._planner.next_end(begin, limited=not isinstance(limit, ReadAllAvailable))
             self._to_plan_ahead = (begin, end)
             return tree_of_offsets(end)
@@ -384,8 +384,3 @@ class PlanAhead:
         planned_range, planned = self._range, self._planned
         self._thread, self._range, self._planned = None, None, Future()  # it may have many rows
         return planned.result() if planned_range == (start, end) else self._plan(start, end)
-
-
-def offsets_of(tree: Tree) -> Offsets:
-    """Return offsets of Spark's JSON by partition."""
-    return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}

@@ -27,7 +27,9 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def at(*offsets: int) -> OffsetBound:
-    return OffsetBound("specific", {("t", i): offset for i, offset in enumerate(offsets)})
+    return OffsetBound(
+        "specific", {TopicPartition("t", i): offset for i, offset in enumerate(offsets)}
+    )
 
 
 def plan(
@@ -83,9 +85,9 @@ def test_a_bracket_that_begins_no_set_within_another(pattern: str) -> None:
 
 def test_assigned_partitions_must_exist() -> None:
     existing = {"t": (0, 1)}
-    assert check_assigned([("t", 1)], existing) == [T1]
+    check_assigned([T1], existing)
     with pytest.raises(OptionError, match=r"do not exist: t-2, t-7 \(t has 2 partitions\)"):
-        check_assigned([("t", 0), ("t", 2), ("t", 7)], existing)
+        check_assigned([TopicPartition("t", i) for i in (0, 2, 7)], existing)
 
 
 # --- ranges ----------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_start_above_end_names_partition_and_offsets() -> None:
 
 def test_start_and_end_must_name_the_same_partitions() -> None:
     with pytest.raises(OptionError, match="MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START") as caught:
-        check_bounds(at(0, 0, 0), OffsetBound("specific", {("t", 0): 1, ("u", 4): 1}))
+        check_bounds(at(0, 0, 0), OffsetBound("specific", {T0: 1, TopicPartition("u", 4): 1}))
     assert "only in startingOffsets: t-1, t-2; only in endingOffsets: u-4" in str(caught.value)
 
 
@@ -213,7 +215,7 @@ def test_no_other_partition_may_be_named() -> None:
 
 def test_the_error_for_a_topic_that_is_not_read_names_the_nearest_one() -> None:
     orders = [TopicPartition("orders", 0), TopicPartition("payments", 0)]
-    named = OffsetBound("specific", {("ordrs", 0): 1, ("payments", 0): 1})
+    named = OffsetBound("specific", dict.fromkeys([TopicPartition("ordrs", 0), orders[1]], 1))
     for option in ("startingOffsets", "endingOffsets"):
         with pytest.raises(OptionError, match=r"too many: ordrs-0 \(the nearest is orders\)$"):
             check_named(option, named, orders)
@@ -223,7 +225,7 @@ def test_the_error_for_a_topic_that_is_not_read_names_the_nearest_one() -> None:
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AT_100 = OffsetBound("timestamp", timestamp_ms=100, option="startingTimestamp")
-BY_PARTITION = OffsetBound("timestamps", {("t", 0): 7, ("t", 1): 9}, option="a")
+BY_PARTITION = OffsetBound("timestamps", {T0: 7, T1: 9}, option="a")
 
 
 def test_times_of_partitions() -> None:
@@ -268,9 +270,7 @@ def test_times_that_contradict_each_other() -> None:
     ):
         check_bounds(AT_100, before)
     with pytest.raises(OptionError, match=r"UNRESOLVED.* t-1: a 9 is greater than b 8"):
-        check_bounds(
-            BY_PARTITION, OffsetBound("timestamps", {("t", 0): 7, ("t", 1): 8}, option="b")
-        )
+        check_bounds(BY_PARTITION, OffsetBound("timestamps", {T0: 7, T1: 8}, option="b"))
 
 
 def test_times_must_name_each_partition() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.options import parse_stream_options
+from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import DataLossError
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.reader import PlanAhead, StreamReaderSpark40, offsets_of
+from sparkkafka.spark.stream.reader import PlanAhead, StreamReaderSpark40
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.support import write
@@ -127,7 +128,7 @@ def test_a_query_ends_while_its_plan_waits(cluster: FakeCluster, api: str) -> No
     source.initialOffset()
     cluster.clear_requests()
     cluster.fault(Delay(60_000), api=api, times=None)
-    source._plan_ahead.begin(offsets_of(start), offsets_of(end))
+    source._plan_ahead.begin(offsets_of_tree(start), offsets_of_tree(end))
     cluster.wait_for_requests(api)
     thread = source._plan_ahead._thread
     source.stop()
