@@ -67,7 +67,8 @@ _STAGING_TABLE = "sparkkafka_changes"
 class Dialect:
     """The SQL of one database, and what its driver does."""
 
-    parameter: str  # its placeholder in a statement
+    stage: Callable[[Any, int, Iterator[tuple[Any, ...]]], None]
+    """Writes rows with a cursor to the staging table, which has this number of columns."""
     collate: str  # the clause with which texts are compared by their bytes
     types: Mapping[type[DataType], str]
     """The SQL types of columns that are created. Types that are not listed become text."""
@@ -96,9 +97,20 @@ class Dialect:
         return next((text for known, text in self.types.items() if isinstance(type, known)), "text")
 
 
+def _insert_rows(cursor: Any, columns: int, rows: Iterator[tuple[Any, ...]]) -> None:
+    values = ", ".join("?" * columns)
+    cursor.executemany(f"INSERT INTO {_STAGING_TABLE} VALUES ({values})", rows)
+
+
+def _copy_rows(cursor: Any, _: int, rows: Iterator[tuple[Any, ...]]) -> None:
+    with cursor.copy(f"COPY {_STAGING_TABLE} FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
 _DIALECTS = {
     "sqlite3": Dialect(
-        parameter="?",
+        stage=_insert_rows,
         collate="",
         types={
             BooleanType: "integer",
@@ -120,7 +132,7 @@ _DIALECTS = {
         column_types=None,
     ),
     "psycopg": Dialect(
-        parameter="%s",
+        stage=_copy_rows,
         collate=' COLLATE "C"',
         types={
             BooleanType: "boolean",
@@ -373,8 +385,7 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
                         )
             yield tuple(row)
 
-    parameters = ", ".join([dialect.parameter] * len(names))
-    cursor.executemany(f"INSERT INTO {_STAGING_TABLE} VALUES ({parameters})", values())
+    dialect.stage(cursor, len(names), values())
     return truncated, unavailable
 
 
