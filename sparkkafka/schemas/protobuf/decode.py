@@ -83,6 +83,9 @@ class ProtobufDecoder:
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
+        # What is wrong may be in a value that a later one replaces: the runtime then ignores it.
+        wrong = np.fromiter(state.bad, np.int64, len(state.bad))
+        state.needs_runtime[wrong[state.has_replaced[wrong]]] = True
         damaged = state.damage_reasons()
         state.needs_runtime[np.fromiter(damaged, np.int64, len(damaged))] = False
         bad, normalized_rows, normalized = state.bad | damaged, [], []
@@ -132,11 +135,13 @@ class ProtobufDecoder:
 @dataclass(slots=True)
 class DecodeState:
     """What the decoders of all fields share: where each row begins, which rows protobuf's runtime
-    must read, the memory budget of the call, and why rows are bad. `damage` has (layout of the
-    messages, row of each, what is wrong with each) for messages that cannot be read."""
+    must read, and which have map entries that a later one of the same key replaced; the memory
+    budget of the call, and why rows are bad. `damage` has (layout of the messages, row of each,
+    what is wrong with each) for messages that cannot be read."""
 
     starts: Ints
     needs_runtime: Flags
+    has_replaced: Flags
     budget: MemoryBudget
     bad: dict[int, str]
     damage: list[tuple[MessageLayout, Ints, Damage]]
@@ -283,8 +288,8 @@ def _decode_messages(
     content = np.frombuffer((payloads.buffers()[2] if count else None) or b"", np.uint8)
     data = WireData(content[offsets[0] : offsets[-1]])
     offsets -= offsets[0]
-    needs_runtime = np.zeros(count, np.bool_)
-    state = DecodeState(offsets[:-1], needs_runtime, budget, bad={}, damage=[])
+    needs_runtime, has_replaced = np.zeros((2, count), np.bool_)
+    state = DecodeState(offsets[:-1], needs_runtime, has_replaced, budget, bad={}, damage=[])
     arrays = _decode_fields(layout, data, offsets[:-1], offsets[1:], np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
 
@@ -369,9 +374,9 @@ class _MessageColumns:
             counts, child = self._decode_packed(field, parts, packed_parts)
         else:
             messages, counts, child = self._decode_elements(field, inner, parts)
-        offsets = offsets_of(counts, np.int32)
         if field.cardinality is Cardinality.MAP and messages is not None and len(messages):
-            self._flag_repeated_keys(messages, child.field(0))
+            counts, child = self._last_entries(messages, counts, child)
+        offsets = offsets_of(counts, np.int32)
         if field.joined:
             return _join_texts(field, offsets.tolist(), child)
         buffers = [None, pa.py_buffer(offsets)]
@@ -637,11 +642,18 @@ class _MessageColumns:
             self.state.needs_runtime[rows[~arrow.is_valid(arrays[1])]] = True
         return pa.Array.from_buffers(_element_type(field), len(at), [None], children=arrays)
 
-    def _flag_repeated_keys(self, messages: Ints, keys: pa.Array) -> None:
-        """Flag rows for the runtime if a map has the same key several times: the last value counts.
-        `messages`: the message of each of the `keys`."""
-        repeated = repeated_keys(keys, np.bincount(messages))
-        self.state.needs_runtime[self.rows[messages[repeated]]] = True
+    def _last_entries(
+        self, messages: Ints, counts: Ints, entries: pa.Array
+    ) -> tuple[Ints, pa.Array]:
+        """Return how many entries each map keeps, and these: of several with one key the last.
+        `messages`: the message of each entry; `counts`: how many each has."""
+        replaced = repeated_keys(entries.field(0), np.bincount(messages))
+        if not len(replaced):
+            return counts, entries
+        self.state.has_replaced[self.rows[messages[replaced]]] = True
+        kept = np.delete(np.arange(len(messages)), replaced)
+        counts = counts - np.bincount(messages[replaced], minlength=self.count)
+        return counts, entries.take(arrow.from_numpy(kept))
 
 
 def _bytes_of(tokens: Tokens) -> tuple[Ints, Ints]:

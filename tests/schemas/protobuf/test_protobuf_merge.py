@@ -74,6 +74,10 @@ def fields(row: dict[str, Any]) -> dict[str, Any]:
         (f"2a 07 0a 01 61 08 01 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a text as key
         (f"2a 08 08 01 1b 08 01 1c 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a group
         (f"2a 04 08 01 10 00 2a 04 08 01 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # one key
+        (  # a value without x, which is required: a later one replaces it
+            f"32 07 0a 01 61 12 02 10 07 32 07 0a 01 61 12 02 08 05 {Z}",
+            {"inners": [("a", {"x": 5, "y": None})]},
+        ),
         (f"38 ff ff ff ff 0f {Z}", {"i": -1}),
         (f"38 80 80 80 80 10 {Z}", {"i": 0}),
         (f"40 ff ff ff ff ff ff ff ff ff 01 {Z}", {"u": (1 << 32) - 1}),
@@ -202,6 +206,24 @@ def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.Mo
         check(truth, decoder, list(payloads * times), strict=True)
     monkeypatch.undo()  # an invalid text is bad, whatever follows
     check(truth, decoder, [bytes.fromhex("0a 03 1a 01 ff") + part for part in parts], strict=True)
+
+
+def test_the_last_of_several_map_entries_counts_without_the_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decode, "ProtobufNormalizer", None)
+    text = schema(
+        "message M { map<string, int32> a = 1; map<int32, N> b = 2; N n = 3; } "
+        "message N { map<bool, string> c = 1; }"
+    )
+    truth, decoder = oracle.Oracle(text, "p.M"), protobuf.decoder(text, None, None)
+    maps = "0a 05 0a 01 61 10 01", "0a 03 0a 01 61", "0a 05 0a 01 62 10 02"
+    maps += "12 0b 08 05 12 07 0a 05 08 01 12 01 61", "12 04 08 05 12 00"
+    maps += "1a 07 0a 05 08 01 12 01 61", "1a 07 0a 05 08 01 12 01 62"
+    parts = [bytes.fromhex(part) for part in maps]
+    payloads = [b"", *parts, *(item + other + item for item in parts for other in parts)]
+    for times in (1, 30):
+        check(truth, decoder, list(payloads * times), strict=True)
 
 
 def test_a_part_that_is_damaged_does_not_continue_in_the_next_one() -> None:
