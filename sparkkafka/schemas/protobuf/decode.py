@@ -807,15 +807,19 @@ def _enum_array(
     field: ProtobufField, values: NDArray[Any], present: Flags | None
 ) -> tuple[pa.Array, Flags | None]:
     """Return the column of an enum: names, or numbers if the column has numbers. Return also which
-    values only protobuf's runtime can read (None: none): unknown numbers of a closed enum. An
-    unknown number of an open enum becomes its digits. `values` are the numbers; where not `present`
-    (None: all are), a number means nothing."""
+    values only protobuf's runtime can read (None: none): unknown numbers of a closed enum, unless
+    the field is null for them. An unknown number of an open enum becomes its digits. `values` are
+    the numbers; where not `present` (None: all are), a number means nothing."""
     numbers = sorted(field.names)
     index, unknown = _find_numbers(values, numbers)
     if unknown is not None and present is not None:
         unknown &= present
     if unknown is not None and not unknown.any():
         unknown = None
+    may_be_null = field.presence and field.default is None and not field.required
+    if unknown is not None and field.closed and may_be_null:
+        known = np.flatnonzero(~unknown)
+        return spread(_enum_array(field, values[known], None)[0], known, len(values)), None
     needs_runtime = unknown if field.closed else None
     if not pa.types.is_string(field.value_type):
         dtype = np.int32 if field.value_type == pa.int32() else np.int64

@@ -226,6 +226,23 @@ def test_the_last_of_several_map_entries_counts_without_the_runtime(
         check(truth, decoder, list(payloads * times), strict=True)
 
 
+def test_unknown_numbers_of_a_closed_enum_are_null_without_the_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decode, "ProtobufNormalizer", None)
+    text = schema(
+        "enum E { LOW = -5; HIGH = 7; } enum F { A = 0; B = 1; } "
+        "message M { optional E e = 1; optional F f = 2; oneof o { F g = 3; int32 i = 4; } }",
+        "proto2",
+    )
+    truth, decoder = oracle.Oracle(text, "p.M"), protobuf.decoder(text, None, None)
+    numbers = "00", "01", "02", "07", "63", "fb ff ff ff ff ff ff ff ff 01", "ff ff ff ff 0f"
+    payloads = [bytes.fromhex(f"{tag} {n}") for tag in ("08", "10", "18") for n in numbers]
+    payloads += [b"", *(first + second for first in payloads[:7] for second in payloads[7:14])]
+    for times in (1, 30):
+        check(truth, decoder, list(payloads * times), strict=True)
+
+
 def test_a_part_that_is_damaged_does_not_continue_in_the_next_one() -> None:
     text = schema(
         "message M { N n = 1; } message N { string s = 1; N2 m = 2; } message N2 { int32 x = 1; }"
