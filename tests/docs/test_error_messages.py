@@ -24,6 +24,7 @@ from tests.docs.snippets import page
 from tests.spark.schemas import ddl
 
 ELSEWHERE = {  # Spark's own
+    "ClassNotFoundException, NoClassDefFoundError",
     "DATA_SOURCE_NOT_FOUND",
     'cannot be written in the "ErrorIfExists" mode',
     "does not support Update mode",

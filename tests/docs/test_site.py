@@ -130,6 +130,21 @@ def test_the_search_does_not_find_tables_of_benchmarks() -> None:
         ("rate limit", "Limit records per batch"),
         ("dead letter queue", "Skip bad records, or send them to a dead letter queue"),
         ("test without kafka", "Write a unit test without a Kafka cluster"),
+        ("testcontainers", "Write a unit test without a Kafka cluster"),
+        (
+            "private link",
+            "Connect to Kafka in Docker (advertised.listeners, localhost)",
+        ),
+        (
+            "checkpoint compatibility between versions",
+            "Upgrade Spark, Kafka or sparkkafka, and keep the checkpoint",
+        ),
+        (
+            "Kafka version compatibility",
+            "Upgrade Spark, Kafka or sparkkafka, and keep the checkpoint",
+        ),
+        ("mirror a topic", "Copy or mirror a topic to another cluster"),
+        ("corrupted checkpoint", "Repair a corrupted checkpoint"),
     ],
 )
 def test_a_question_finds_its_response(question: str, response: str) -> None:
