@@ -616,8 +616,8 @@ class AcknowledgeError(KafkaError):
 
 
 class ProducerFencedError(BrokerError):
-    """Another producer has taken over this one's transactional.id, or the brokers have ended a
-    transaction that was open for too long.
+    """Another producer has taken over the transactional.id of this producer, or the brokers have
+    ended a transaction that was open for too long.
 
     Close the producer and make a new one. (After a TransactionError the transaction can be aborted,
     and the producer continues.)

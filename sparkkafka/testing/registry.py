@@ -76,7 +76,7 @@ _MAX_BYTES = 16 * 1024 * 1024  # of a response
 class SchemaRegistry:
     """A Schema Registry on 127.0.0.1; a context manager.
 
-    `compatibility`: the rule for all subjects, one of `COMPATIBILITIES` (Confluent's own default).
+    `compatibility`: the rule for all subjects, BACKWARD (as Confluent's), FULL, NONE, ….
     `port`: its port, 0 for any free one. `certificate`: PEM files of a server certificate for
     127.0.0.1 (with its chain) and of its key; then `url` is https. `environment`: further settings
     of Apicurio Registry and Quarkus by their variables' names. `heap_mb`: Java's heap.

@@ -49,8 +49,8 @@ OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 class ConfigResource(NamedTuple):
     """A resource with settings: ConfigResource("topic", "orders"), ("broker", "1"), ("group", "g").
 
-    `type` is one of RESOURCE_TYPES. A broker's name is its node id as text; "" stands for
-    all brokers of the cluster. Groups have settings since Kafka 4.0.
+    `type` is topic, broker, broker_logger, client_metrics or group. A broker's name is its node id
+    as text; "" stands for all brokers of the cluster. Groups have settings since Kafka 4.0.
     """
 
     type: str

@@ -685,7 +685,7 @@ class Consumer(arguments.ClientBase):
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
     ) -> dict[TopicPartition, LagInfo]:
         """Return position, end and lag of each of these partitions (None: of all assigned ones).
-        The leaders are asked for the ends; with isolation.level=read_committed an end is the last
+        Requests the ends from the leaders; with isolation.level=read_committed an end is the last
         stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)

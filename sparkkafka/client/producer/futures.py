@@ -524,11 +524,11 @@ def split_slices(
 
 
 class Delivery:
-    """A record that was sent: `result` waits for it. Made by `Producer.send`, which sets both
-    attributes: `__init__` would take a tenth of its time."""
+    """A record that was sent: `result` waits for it. Made by `Producer.send`."""
 
     __slots__ = ("_index", "_records")
 
+    # `send` sets both: `__init__` would take a tenth of its time.
     _records: TopicRecords
     _index: int
 

@@ -7,7 +7,7 @@
         assert len(cluster.log("orders", 0).records()) == 100
         assert len(cluster.requests_of("Produce")) == 2
 
-It speaks enough of the protocol for reading and writing (`handlers.HANDLERS`), applies the
+It speaks enough of the protocol for reading and writing (no other APIs are offered), applies the
 rules of a real broker to requests, and fails where a `fault` says so. There is no replication, and
 nothing is kept on disk. Records are deleted and transactions time out only when a test says so.
 Messages are encoded by this package's own code, so its errors cannot show here: tests against real
@@ -65,7 +65,7 @@ class FakeCluster(TransactionControls, GroupControls):
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
     request), `max_offset_metadata_bytes` is offset.metadata.max.bytes, `max_idle_ms` is
     connections.max.idle.ms (None: a connection may be idle for any time).
-    `profile` names a managed service (`profiles.PROFILES`) whose differences from Kafka apply.
+    `profile` names a managed service (oci, event-hubs, …) whose differences from Kafka apply.
 
     `state` is all that the brokers know. It is not locked: read it while no client is served.
 
