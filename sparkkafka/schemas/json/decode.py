@@ -158,6 +158,11 @@ class _Batch:
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self.data, self._offsets = arrays.content_of(self._texts)
+        if len(self.data) and self.data.take(self._offsets[1:] - 1, mode="clip").min() <= ord(" "):
+            # A newline behind texts, as in files, would keep them from being read together.
+            trimmed = pc.ascii_rtrim(self._texts.view(pa.string()), syntax.BLANKS)
+            self._texts = trimmed.view(pa.binary())
+            self.data, self._offsets = arrays.content_of(self._texts)
         self._blocks: list[pa.Array] = []  # values that were read together
         self._block_rows: list[Ints] = []  # the rows of each block
         self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
@@ -252,17 +257,15 @@ class _Batch:
 
     def _is_no_object(self) -> Flags:
         """Return which texts can be neither an object nor null, by their first and last bytes, if
-        the root is an object. White space, and in front a byte order mark, may surround these."""
+        the root is an object. White space and a byte order mark may precede these."""
         if self._decoder.root.kind not in (JsonKind.STRUCT, JsonKind.MAP):
             return np.zeros(len(self._texts), np.bool_)
         data = self.data if len(self.data) else np.zeros(1, np.uint8)
         starts, last = self._offsets[:-1], self._offsets[1:] - 1
         is_empty = last < starts
-        for _ in range(2):  # the end of a line, or the space behind a comma in a text that is cut
-            last = np.maximum(last - (data.take(last, mode="clip") <= ord(" ")), starts)
         # The first bytes of an object, of null, of a byte order mark and of white space.
         can_begin = np.isin(data.take(starts, mode="clip"), list(b"{n\xef \t\r\n"))
-        can_end = np.isin(data.take(last, mode="clip"), list(b"}l \t\r\n"))
+        can_end = np.isin(data.take(last, mode="clip"), list(b"}l"))
         flags: Flags = is_empty | ~can_begin | ~can_end
         return flags
 
@@ -999,7 +1002,7 @@ def _fitting_pattern(node: JsonNode) -> bytes:
         return date + b'"'
     if kind in (JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
         zone = b"" if kind == JsonKind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
-        return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?%s"' % zone
+        return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?%s"' % zone
     if kind == JsonKind.LIST and node.item.children:
         return rb"\["
     if kind == JsonKind.LIST:
@@ -1052,7 +1055,15 @@ def _convert_texts(node: JsonNode, texts: pa.Array) -> pa.Array:
     """Convert strings, or the texts of numbers and booleans, to the node's type. Raises ValueError
     (ArrowInvalid is one)."""
     column, reader_type = texts.view(pa.string()), _reader_type(node)
-    return _convert(node, column if reader_type == column.type else column.cast(reader_type))
+    if reader_type == column.type:
+        return _convert(node, column)
+    try:
+        numbers = column.cast(reader_type)
+    except pa.ArrowInvalid:
+        if not pa.types.is_integer(reader_type):
+            raise
+        numbers = pc.replace_substring_regex(column, r"^(-?\d+)\.0+$", r"\1").cast(reader_type)
+    return _convert(node, numbers)
 
 
 def _convert(node: JsonNode, array: pa.Array) -> pa.Array:
@@ -1094,7 +1105,15 @@ def _convert(node: JsonNode, array: pa.Array) -> pa.Array:
                 for text in array.to_pylist()
             ]
         )
-    return array if array.type == node.type else array.cast(node.type)
+    if array.type == node.type:
+        return array
+    try:
+        return array.cast(node.type)
+    except pa.ArrowInvalid:
+        if kind not in (JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
+            raise
+        # Arrow refuses digits below microseconds, which are cut off.
+        return pc.replace_substring_regex(array, r"(\.\d{6})\d+", r"\1").cast(node.type)
 
 
 def _rebuild(

@@ -69,7 +69,7 @@ _LONG_NUMBER_DECODER = json.JSONDecoder(
 )
 
 
-_BLANKS: Final = " \t\r\n"
+BLANKS: Final = " \t\r\n"
 
 
 def parse(payload: bytes, *, is_shallow: bool = False) -> Any:
@@ -91,7 +91,7 @@ def parse(payload: bytes, *, is_shallow: bool = False) -> Any:
         raise JsonSyntaxError("has half of a surrogate pair, which is not a character")
     has_negative_zero = b"-0" in payload and _NEGATIVE_ZERO.search(payload)
     decoder = _NEGATIVE_ZERO_DECODER if has_negative_zero else _DECODER
-    begin = len(text) - len(text.lstrip(_BLANKS))
+    begin = len(text) - len(text.lstrip(BLANKS))
     for parser in (decoder, _LONG_NUMBER_DECODER):
         try:
             value, end = parser.scan_once(text, begin)  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def parse(payload: bytes, *, is_shallow: bool = False) -> Any:
             raise
         except (ValueError, RecursionError):
             continue  # an integer of more digits than Python converts (sys.set_int_max_str_digits)
-        if trailing := text[end:].lstrip(_BLANKS):
+        if trailing := text[end:].lstrip(BLANKS):
             raise _syntax_error("Extra data", len(text) - len(trailing))
         return value
     raise JsonSyntaxError("is nested too deep")

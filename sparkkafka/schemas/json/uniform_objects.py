@@ -433,7 +433,7 @@ class UniformReader:
         try:
             column = self._convert(node, texts)
         except ValueError:
-            failed |= _may_be_too_large(node, texts)
+            failed |= _may_not_fit(node, texts)
             texts = gather(pa.py_buffer(self._data), starts, np.where(failed, -1, lengths))
             try:
                 column = self._convert(node, texts)
@@ -607,10 +607,9 @@ def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Fla
     fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
     is_zero = first == operand(ord("0"), np.uint8)
     if has_any(is_zero):  # 007 is no number, and 0x7 none of JSON
-        is_longer = lengths - is_negative > 1
-        if kind == JsonKind.FLOAT:
-            is_longer &= _are_digits(data.take(starts + is_negative + 1, mode="clip"))
-        fits &= ~(is_zero & is_longer)
+        second = data.take(starts + is_negative + 1, mode="clip")
+        is_wrong = _are_digits(second) if kind == JsonKind.FLOAT else second != ord(".")
+        fits &= ~(is_zero & is_wrong & (lengths - is_negative > 1))
     return fits
 
 
@@ -631,11 +630,27 @@ def _flag_points(numbers: pa.Array, flags: Flags) -> None:
     flags[np.searchsorted(offsets, points, "right") - 1] = True
 
 
-def _may_be_too_large(node: JsonNode, texts: pa.Array) -> Flags:
-    """Return which texts of numbers are long or have other characters than most, as exponents have.
-    Texts of other kinds are not flagged."""
+_DATE: Final = (
+    r"^\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    r"|(?:0[13578]|1[02])-31)"
+)
+_TIME: Final = _DATE + r"[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?"
+_USUAL: Final = {
+    JsonKind.DATE: _DATE + "$",
+    JsonKind.TIMESTAMP: _TIME + r"(?:Z|[+-](?:[01]\d|2[0-3]):?[0-5]\d)$",
+    JsonKind.LOCAL_TIMESTAMP: _TIME + "$",
+}
+"""Patterns of dates and times that Arrow converts; that of a few others lacks the 29th February."""
+
+
+def _may_not_fit(node: JsonNode, texts: pa.Array) -> Flags:
+    """Return which texts of numbers are long or have other characters than most, as exponents have;
+    and which dates and times are not written as most are. Texts of other kinds are not flagged."""
     flags = np.zeros(len(texts), np.bool_)
-    if node.kind in _NUMBERS:
+    if node.kind in _USUAL:
+        usual = pc.match_substring_regex(texts.view(pa.string()), _USUAL[node.kind])
+        flags |= ~arrays.flags_of(usual.fill_null(True))
+    elif node.kind in _NUMBERS:
         data, offsets = arrays.content_of(texts)
         is_usual = _are_digits(data) | (data == ord("-"))
         if node.kind == JsonKind.FLOAT:

@@ -757,6 +757,42 @@ def test_what_does_not_fit_uniform_texts_is_found_by_columns(
         assert all(text.startswith(reason) for text in decoded.reasons)
 
 
+@pytest.mark.parametrize("share", [1, 9])
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        (b"}", b"}\n"),
+        (b"}", b"} \t\r\n"),
+        (b"12", b"12.0"),
+        (b"12", b"-12.000"),
+        (b"12", b"0.0"),
+        (b"0Z", b"0.1234567Z"),  # as .NET writes it
+        (b"0Z", b"0.123456789+01:00"),  # Java and Go
+        (b"-31", b"-31 "),
+        (b"-30", b"-01"),
+        (b"-30T", b"-30 "),
+    ],
+)
+def test_odd_forms_of_values_are_read_by_columns(
+    part: bytes, other: bytes, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    read = decode._Batch._read_texts
+
+    def noted(batch: Any, field: Any, path: str, texts: pa.Array, *rest: Any, **more: Any) -> Any:
+        parsed.append(len(texts))
+        return read(batch, field, path, texts, *rest, **more)
+
+    kind = pa.struct([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    form = b'{"id":12,"day":"2024-01-31","at":"2024-04-30T10:00:00Z"}'
+    payloads = [form.replace(part, other) if row % share == 0 else form for row in range(90)]
+    assert_as_one_by_one(kind, payloads)
+    monkeypatch.delattr(JsonNormalizer, "read")  # which reads one by one
+    monkeypatch.setattr(decode._Batch, "_read_texts", noted)
+    run(kind, *payloads)
+    assert parsed == ([90 // share] if other == b"-31 " else [])
+
+
 def test_a_deep_object_that_no_field_has_is_refused_in_uniform_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
