@@ -264,7 +264,9 @@ class Merge:
 class HistoryMerge(Merge):
     """The merge of all changes into a table with each row's history (SCD 2).
 
-    `columns` includes `valid_from`. A version ends where the next one starts or the row is deleted.
+    `columns` includes `valid_from`. A version ends at the first time of all later versions and
+    deletes of its row, but not before it starts: after a blocking snapshot Debezium sends changes
+    whose time is before that of the snapshot's rows.
     """
 
     known_operator: str = "="
@@ -303,11 +305,19 @@ class HistoryMerge(Merge):
             f"{self._spark_value(name)} AS {self.name(name)}" for name in self.columns
         )
         versions = (
-            f"SELECT {values}, {POSITION}, {DELETED}, lead({VALID_FROM}) OVER by_key AS {VALID_TO},"
-            f" lead({POSITION}) OVER by_key IS NULL AS {IS_CURRENT} FROM ({events}) _s"
-            f" WINDOW by_key AS (PARTITION BY {keys} ORDER BY {POSITION})"
+            f"SELECT {values}, {POSITION}, {DELETED},"
+            f" {self._end(VALID_FROM, f'min({VALID_FROM}) OVER later')} AS {VALID_TO},"
+            f" min({POSITION}) OVER later IS NULL AS {IS_CURRENT} FROM ({events}) _s"
+            f" WINDOW by_key AS (PARTITION BY {keys} ORDER BY {POSITION}),"
+            f" later AS (PARTITION BY {keys} ORDER BY {POSITION} DESC"
+            " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
         )
         return f"SELECT * FROM ({versions}) WHERE NOT {DELETED}"
+
+    def _end(self, start: str, first: str) -> str:
+        """Return the SQL of a version's end, from its start and the first time of all later ones,
+        which is null for the current version."""
+        return f"CASE WHEN {first} < {start} THEN {start} ELSE {first} END"
 
     def _spark_value(self, column: str) -> str:
         """Return the SQL of a version's value: if it was not sent, that of an earlier version."""
@@ -384,8 +394,8 @@ class HistoryMerge(Merge):
         return f"{self.insert_changes} WHERE {self._is_new}"
 
     def end_versions(self, *, all_keys: bool) -> str:
-        """Return the UPDATE that sets the ends of the changed keys' versions, or of all: a version
-        ends where the next event of its key begins, another version, a delete or a truncate."""
+        """Return the UPDATE that sets the ends of the changed keys' versions, or of all. Another
+        version, a delete and a truncate end a version."""
         columns = self.names(*self.keys, POSITION, VALID_FROM)
         after = f"e.{POSITION}{self.collate} > t.{POSITION}"
         following = (
@@ -396,7 +406,7 @@ class HistoryMerge(Merge):
         changed = f"EXISTS (SELECT 1 FROM {self.changes} _s WHERE {self.match('_s', 't')})"
         return (
             f"UPDATE {self.target} AS t SET {VALID_TO} ="
-            f" (SELECT e.{VALID_FROM} {following} ORDER BY e.{POSITION} LIMIT 1),"
+            f" (SELECT {self._end(f't.{VALID_FROM}', f'min(e.{VALID_FROM})')} {following}),"
             f" {IS_CURRENT} = NOT EXISTS (SELECT 1 {following})"
             f" WHERE {'1 = 1' if all_keys else changed}"
         )

@@ -103,7 +103,17 @@ class SourceTable:
         self.send(key, "c", self.rows[key])
 
     def snapshot(self, key: Key) -> None:
-        """A row of a snapshot, and a change that was written to the log before."""
+        """A row of a snapshot, and a change that was written to the log before. The change is one
+        of an open transaction, or (blocking snapshots) the row already has it."""
+        if self.random.random() < 0.5:
+            changed = self.lsn
+            self.set(key, self.new_values())
+            self.lsn += 1
+            self.ended.append((key, self.rows[key], self.lsn, self.lsn))
+            self.send(key, "r", self.rows[key])
+            self.sent.clear()
+            self.send(key, "c", self.rows[key], position=f"{changed:020}", time=changed)
+            return
         opened = f"{self.lsn:020}"
         self.lsn += 1
         self.set(key, self.new_values())
@@ -159,12 +169,13 @@ class SourceTable:
         kind: str = "row",
         has_position: bool = True,
         position: str = "",
+        time: int = 0,
         old_key: Key | None = None,
         unavailable: list[str] | None = None,
     ) -> None:
         own = (position or f"{self.lsn:020}") if has_position else None
         row = (None,) * 5 if values is None else (*(key or ()), *values)
-        self.sent.append((row, op, kind, self.lsn, own, key, old_key, unavailable or None))
+        self.sent.append((row, op, kind, time or self.lsn, own, key, old_key, unavailable or None))
         self.append(*self.sent[-1])
 
     def append(

@@ -211,6 +211,31 @@ def test_a_change_after_a_snapshot_s_row_is_newer(spark: Any, connect: Connect) 
     ]
 
 
+def test_no_version_ends_before_it_starts(spark: Any, connect: Connect) -> None:
+    """After a blocking snapshot Debezium sends changes that the snapshot's rows already have."""
+    records = [
+        record(offset, op, f"{time:03}", note)
+        for offset, (op, time, note) in enumerate(
+            [("c", 10, "a"), ("r", 100, "c"), ("u", 20, "b"), ("u", 30, "c")]
+        )
+    ]
+    changes = frame(spark, records)
+    time = F.col("change.position").cast("long")
+    changes = changes.withColumn("change", F.col("change").withField("ts_ms", time))
+    whole, one_by_one = [changes], [changes.where(f"change.offset = {n}") for n in range(4)]
+    columns = "id, part, note, amount, tags, valid_from, valid_to, is_current"
+    for batches, name in ((whole, "whole"), (one_by_one, "one_by_one")):
+        for batch in batches:
+            cdc.apply(batch, name, connect=connect, scd=2)
+        found = versions_of(rows(connect, columns, name))
+        assert [(row[0], *times) for _, row, *times in found] == [
+            ("a", 10, 20),
+            ("b", 20, 30),
+            ("c", 30, None),
+            ("c", 100, 100),
+        ]
+
+
 @pytest.mark.parametrize("connect", ["postgres"], indirect=True)
 def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) -> None:
     with closing(connect()) as connection:
