@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +46,6 @@ _HEADER_NAMES = (  # after "__connect.errors."
     "exception.class.name",
     "exception.message",
 )
-
-
-class DeadLetter(NamedTuple):
-    """Why a record is a dead letter. `column`: key or value; `reason`: short, and valid UTF-8."""
-
-    column: str
-    reason: str
 
 
 def check_dead_letter_topic(cluster: Cluster, options: ReadOptions, name: str) -> None:
@@ -131,10 +123,10 @@ class DeadLetters(ExitStack):
         self._partitioner = Partitioner(producer, self._partition_counts, self._cluster.known_topic)
 
     def write(
-        self, tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
+        self, tp: TopicPartition, records: DecodedRecords, reasons: Sequence[tuple[str, str]]
     ) -> None:
         """Write records of a partition to the dead-letter topic, and wait until all are
-        acknowledged. `letters` says why each record is bad.
+        acknowledged. `reasons` has of each the column that is bad, key or value, and why.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
         broker's error: BrokerError if this user may not write to the topic.
@@ -150,7 +142,7 @@ class DeadLetters(ExitStack):
             length=count,
             keys=records.keys,
             values=records.values if records.values is not None else empty,
-            headers=_headers_with_reasons(tp, records, letters),
+            headers=_headers_with_reasons(tp, records, reasons),
             topics=None,
             fixed_topic=self._topic,
             partitions=None,
@@ -197,21 +189,21 @@ class DeadLetters(ExitStack):
 
 
 def _headers_with_reasons(
-    tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
+    tp: TopicPartition, records: DecodedRecords, reasons: Sequence[tuple[str, str]]
 ) -> pa.Array:
     """Return the headers of each record, followed by those that say why the record is bad."""
     count, added = len(records), len(_HEADER_NAMES)
     times = records.timestamps_ms
     texts: list[bytes | None] = []
-    for row, letter in enumerate(letters):
+    for row, (column, reason) in enumerate(reasons):
         texts += [
             tp.topic.encode(),
             b"%d" % tp.partition,
             b"%d" % records.offsets[row],
             b"%d" % (times[row] if times is not None else -1),
-            f"{letter.column.upper()}_CONVERTER".encode(),
+            f"{column.upper()}_CONVERTER".encode(),
             f"{errors.BadRecordError.__module__}.{errors.BadRecordError.__qualname__}".encode(),
-            letter.reason.encode(),
+            reason.encode(),
         ]
     names = pa.concat_arrays([repeat_text(f"__connect.errors.{name}", 1) for name in _HEADER_NAMES])
     return append_headers(

@@ -238,16 +238,16 @@ class TaskDecoder:
         Raises LeftToTaskError on the driver."""
         if self._on_driver:
             raise LeftToTaskError("a bad record must be written to the dead-letter topic")
-        from sparkkafka.spark.read.dead_letters import DeadLetter, DeadLetters
+        from sparkkafka.spark.read.dead_letters import DeadLetters
 
         if self._dead_letters is None:
             self._dead_letters = self._stack.enter_context(
                 DeadLetters(self._options, self._formats.dead_letter_topic)
             )
         # Of each row the column of its first cause.
-        letters = [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()]
-        self._dead_letters.write(tp, records, letters)
-        self._report.add(Count.DEAD, len(letters), *tp)
+        reasons = [(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()]
+        self._dead_letters.write(tp, records, reasons)
+        self._report.add(Count.DEAD, len(reasons), *tp)
 
 
 def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
