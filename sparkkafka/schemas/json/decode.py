@@ -53,6 +53,9 @@ MIN_BLOCK_ROWS: Final = 64
 UNIFORM_RETRY_BATCHES: Final = 30
 """After this number of batches, texts that differed in more than their values are compared again:
 if they still differ, a batch takes up to two thirds more time."""
+MAX_MODELS: Final = 3
+"""With how many of a batch's texts the others are compared, if less than three quarters of them
+differ from one in their values only."""
 MAX_ROWS_AFTER_FAILURE: Final = 1024
 """The rows after one that the fast reader could not read are read in parts of this number, since a
 part is read in vain if it has another such row."""
@@ -210,28 +213,30 @@ class _Batch:
             decoder.batches_until_uniform -= 1
             return is_read
         for part in self._cut_by_size(np.arange(len(is_read))):
-            first, last = int(part[0]), int(part[-1]) + 1
-            offsets = self._offsets[first : last + 1]
-            data = self.data[offsets[0] : offsets[-1]]
-            try:
-                reader = UniformReader(
-                    decoder.root,
-                    data,
-                    offsets - offsets[0],
-                    self._is_utf8[first:last],
-                    _convert_texts,
-                    self._convert_each,
-                    with_rest=decoder.with_rest,
-                )
-            except ValueError:
-                continue
-            rows = reader.rows + first
-            self._blocks.append(reader.values)
-            self._block_rows.append(rows)
-            self._reasons |= {row + first: why for row, why in reader.reasons.items()}
-            if reader.rests is not None:
-                self._joined_rests.append((rows, reader.rests.view(pa.string())))
-            is_read[rows] = True
+            rows = part
+            for _ in range(MAX_MODELS):
+                try:
+                    reader = UniformReader(
+                        decoder.root,
+                        *arrays.content_of(_take(self._texts, rows)),
+                        self._is_utf8[rows],
+                        _convert_texts,
+                        self._convert_each,
+                        with_rest=decoder.with_rest,
+                    )
+                except ValueError:
+                    break
+                read = rows[reader.rows]
+                self._blocks.append(reader.values)
+                self._block_rows.append(read)
+                self._reasons |= {int(rows[row]): why for row, why in reader.reasons.items()}
+                if reader.rests is not None:
+                    self._joined_rests.append((read, reader.rests.view(pa.string())))
+                is_read[read] = True
+                others = np.delete(rows, reader.rows)
+                if 4 * len(others) < len(rows):
+                    break
+                rows = others
         if not is_read.any():
             decoder.batches_until_uniform = UNIFORM_RETRY_BATCHES
         return is_read

@@ -54,6 +54,9 @@ _VALUE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^"{}\[\],: ]+')
 _ITEMS: Final = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 _END: Final = re.compile(rb" *\}")
 
+_LONG_TEXT: Final = 512
+"""Bytes of texts, on average, that take another reader longer than two comparisons here."""
+
 Convert: TypeAlias = Callable[[JsonNode, pa.Array], pa.Array]
 """Converts a binary array with strings, or with the texts of numbers, to the type of a node. Raises
 ValueError."""
@@ -64,9 +67,9 @@ Fields: TypeAlias = dict[str, Any]
 """An object's fields: by name the index of the value, the Fields of an object, or None for null."""
 
 
-def _are_most(fits: Flags) -> bool:
-    """Return whether at least three quarters of the texts fit."""
-    return bool(4 * np.count_nonzero(fits) >= 3 * len(fits))
+def _are_most(fits: Flags, share: float = 3 / 4) -> bool:
+    """Return whether at least this share of the texts fit."""
+    return bool(np.count_nonzero(fits) >= share * len(fits))
 
 
 class _Spans(NamedTuple):
@@ -125,11 +128,11 @@ class UniformReader:
     of what no field took, null for nothing; None if nothing is left of any text. `reasons`: why
     values do not fit, by row; with a rest, they are a part of it.
 
-    Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read,
-    so that another reader is faster: they must have the model's bytes between values. Not read are
-    arrays and maps of arrays, maps or objects, and other arrays unless `with_arrays`, which take
-    longer here; and fields that the type lacks unless `with_rest`, and no arrays and empty objects
-    in these."""
+    Raises ValueError (ArrowInvalid is one) if less than three quarters of the texts can be read, or
+    a third of long ones, so that another reader is faster: they must have the model's bytes between
+    values. Not read are arrays and maps of arrays, maps or objects, and other arrays unless
+    `with_arrays`, which take longer here; and fields that the type lacks unless `with_rest`, and no
+    arrays and empty objects in these."""
 
     def __init__(
         self,
@@ -155,8 +158,10 @@ class UniformReader:
         if end != len(text) or not self._values:
             raise ValueError
         syntax.parse(text, is_shallow=True)
+        # Another reader takes as long for each byte, this one for each value.
+        self._share = 1 / 3 if len(data) > _LONG_TEXT * len(is_utf8) else 3 / 4
         fits, self._spans = self._find_values(offsets, is_utf8)
-        if not _are_most(fits):
+        if not _are_most(fits, self._share):
             raise ValueError
         self.rows = np.flatnonzero(fits)
         if len(self.rows) < len(fits):
@@ -220,7 +225,7 @@ class UniformReader:
         at, ends = offsets[:-1], offsets[1:]
         fits = is_utf8 & _begins_with(data, at, before)
         spans: list[_Spans] = []
-        if not _are_most(fits):
+        if not _are_most(fits, self._share):
             return fits, spans
         quotes, backslashes, controls = _special_bytes(data)
         self._quotes = quotes
@@ -270,7 +275,7 @@ class UniformReader:
             spans.append(values)
             fits &= is_value
             fits &= _begins_with(data, at, after)
-            if not _are_most(fits):
+            if not _are_most(fits, self._share):
                 break
             at, quote = at + len(after), quote + after.count(b'"')
         fits &= (at == ends) & (escapes == 0)

@@ -423,6 +423,17 @@ def test_texts_that_differ_in_fields_are_compared_in_the_first_batch_only(
     assert len(compared) == 1
 
 
+def test_long_texts_of_two_forms_are_read_without_pyarrows_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forms = (b'{"id":%d,"text":"%s"}', b'{"text":"%s"}')
+    rows = [forms[i % 2] % ((i,) * (1 - i % 2) + (b"%d" % (i % 10) * 1000,)) for i in range(100)]
+    assert_as_one_by_one(LONG, rows)
+    monkeypatch.delattr(decode.BlockReader, "read")
+    monkeypatch.delattr(JsonNormalizer, "read")
+    assert run(LONG, *rows).values[38].as_py()["text"] == "8" * 1000
+
+
 UNIFORM = pa.struct(
     [
         ("id", pa.int64()),
