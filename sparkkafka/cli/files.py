@@ -260,13 +260,11 @@ def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, Bad
     error = None
     numbers: list[int] = []
     records: list[dict[str, Any]] = []
-    # Other than syntax.parse, this keeps bytes that are not UTF-8.
-    decode = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant).decode
     for number, line in enumerate(text.split(b"\n"), first_number):
         if not line.strip():
             continue
         try:
-            row = decode(line.decode("utf-8", "surrogateescape"))
+            row = _parse_json(line.decode("utf-8", "surrogateescape"))
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
             if unknown := row.keys() - _JSON_FIELDS.keys():
@@ -291,6 +289,10 @@ def _parse_one_by_one(text: bytes, first_number: int) -> tuple[NumberedRows, Bad
 def _refuse_constant(name: str) -> NoReturn:
     """Refuse NaN and Infinity, which the standard library's parser accepts. Raises ValueError."""
     raise ValueError(f"{name} is not JSON")
+
+
+# Other than syntax.parse, this keeps bytes that are not UTF-8.
+_parse_json: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant).decode
 
 
 def _to_bytes(value: Any) -> bytes | None:
@@ -690,13 +692,8 @@ def _with_parsed_headers(
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     for row in pc.indices_nonzero(pc.is_valid(column)).to_pylist():
         try:
-            flat = json.loads(column[row].as_py())
-            pairs = list(zip(flat[::2], flat[1::2], strict=True))
-            headers[row] = [
-                (_require_text(name), None if value is None else _require_text(value).encode())
-                for name, value in pairs
-            ]
-        except (ValueError, TypeError):
+            headers[row] = _parse_headers(_parse_json(column[row].as_py()))
+        except ValueError:
             error = BadRowError(
                 rows_before + row + 1,
                 f'headers are written like ["name","value"], not {column[row].as_py()!r}',
@@ -705,10 +702,3 @@ def _with_parsed_headers(
             break
     column = arrow.headers_array(headers, batch.num_rows)
     return batch.set_column(index, pa.field("headers", HEADERS_TYPE), column), error
-
-
-def _require_text(value: Any) -> str:
-    """Return the value, a header's name or value, if it is text. Raises TypeError otherwise."""
-    if not isinstance(value, str):
-        raise TypeError
-    return value
