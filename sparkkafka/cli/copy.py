@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,32 +29,30 @@ from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-class RateLimit:
+class RateLimit(NamedTuple):
     """Limits a copy to this number of records per second, or of bytes (`of_bytes`)."""
 
-    def __init__(self, per_second: float, *, of_bytes: bool) -> None:
-        self._per_second = per_second
-        self._of_bytes = of_bytes
-        self._started_at_s: float | None = None
-        self._units = 0.0
+    per_second: float
+    of_bytes: bool
 
-    def pace(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the batch in slices of at most a tenth of a second (at least one record). Wait
+    def pace(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches in slices of at most a tenth of a second (at least one record). Wait
         before each as long as the rate requires."""
-        if self._started_at_s is None:
-            self._started_at_s = time.monotonic()
-        units = float(batch.num_rows)
-        if self._of_bytes:
-            units = batch.nbytes + 20 * batch.num_rows  # 20: a record besides key, value, headers
-        count = max(1, min(batch.num_rows, round(10 * units / self._per_second)))
-        rows = -(-batch.num_rows // count)
-        for start in range(0, batch.num_rows, rows):
-            due_at_s = self._started_at_s + self._units / self._per_second
-            while (remaining_s := due_at_s - time.monotonic()) > 0:
-                time.sleep(min(remaining_s, 3600.0))
-            part = batch.slice(start, rows)
-            self._units += units * part.num_rows / batch.num_rows
-            yield part
+        due_at_s = 0.0  # the first slice is due at once
+        for batch in batches:
+            units = float(batch.num_rows)
+            if self.of_bytes:
+                units = batch.nbytes + 20 * batch.num_rows  # 20: a record's other fields
+            seconds = units / self.per_second
+            count = max(1, min(batch.num_rows, round(10 * seconds)))
+            rows = -(-batch.num_rows // count)
+            for start in range(0, batch.num_rows, rows):
+                due_at_s = due_at_s or time.monotonic()
+                while (remaining_s := due_at_s - time.monotonic()) > 0:
+                    time.sleep(min(remaining_s, 3600.0))
+                part = batch.slice(start, rows)
+                due_at_s += seconds * part.num_rows / batch.num_rows
+                yield part
 
 
 def parse_rate(text: str) -> RateLimit:
@@ -66,7 +64,7 @@ def parse_rate(text: str) -> RateLimit:
         )
     unit = (match[2] or "").upper()
     factor = {"KB": 10**3, "MB": 10**6, "GB": 10**9}.get(unit, 1)
-    return RateLimit(float(match[1]) * factor, of_bytes=bool(unit))
+    return RateLimit(float(match[1]) * factor, bool(unit))
 
 
 def copy_topic(
@@ -109,11 +107,10 @@ def copy_topic(
                 f"{needed - 1} for the source's records: add partitions, or give --by-key"
             )
         writer = stack.enter_context(TopicWriter(target.settings("producer"), to_topic, timeout_s))
-        for batch in reader.batches():
-            rows = _record_columns(batch, by_key)
-            for part in (rows,) if rate is None else rate.pace(rows):
-                writer.send(part)
-                progress.update(writer.sent)
+        batches = (_record_columns(batch, by_key) for batch in reader.batches())
+        for batch in batches if rate is None else rate.pace(batches):
+            writer.send(batch)
+            progress.update(writer.sent)
     print_note(f"{counted(writer.written, 'record')} copied from {plan.topic} to {to_topic}")
 
 

@@ -194,8 +194,7 @@ def _consume(parsed: _Arguments, session: Session) -> None:
         until=until,
         count=parsed.count(),
     )
-    group = session.settings("consumer").get("group.id")
-    read_topic(session, plan, output, group, _format_options(parsed, session))
+    read_topic(session, plan, output, None, _format_options(parsed, session))
 
 
 def _bounds(parsed: _Arguments) -> tuple[Bound, Bound | None]:

@@ -278,7 +278,6 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
     if not sys.stdin.isatty():
         yield lambda seconds: pause(max(0.0, seconds))
         return
-    import os
     import termios
     import tty
 
