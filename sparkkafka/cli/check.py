@@ -753,16 +753,10 @@ def internal_findings(admin: BoundedAdmin, broker_count: int) -> Iterator[Findin
         about = f"topic {topic}"
         results = admin.describe_topics([topic])
         error = results.errors.get(topic)
-        if (
-            isinstance(error, errors.BrokerError)
-            and error.code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        ):
-            yield unknown(
-                about, "not there, or not shown to you: brokers create it on its first use"
-            )
-            continue
         if error is not None:
-            yield unknown(about, error)
+            is_missing = error.code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            hint = "not there, or not shown to you: brokers create it on its first use"
+            yield unknown(about, hint if is_missing else error)
             continue
         described = results[topic]
         replicas = _replica_count(described)

@@ -48,8 +48,7 @@ class RateLimit(NamedTuple):
             rows = -(-batch.num_rows // count)
             for start in range(0, batch.num_rows, rows):
                 due_at_s = due_at_s or time.monotonic()
-                while (remaining_s := due_at_s - time.monotonic()) > 0:
-                    time.sleep(min(remaining_s, 3600.0))
+                time.sleep(max(0.0, due_at_s - time.monotonic()))
                 part = batch.slice(start, rows)
                 due_at_s += seconds * part.num_rows / batch.num_rows
                 yield part

@@ -250,16 +250,12 @@ def _flatten(table: Any, prefix: str, where: str) -> dict[str, str]:
 
 def _warn_if_readable(path: Path, settings: Mapping[str, str]) -> None:
     """Warn if other users of the machine can read a file with passwords in it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return
     secrets = [
         name
         for name, value in settings.items()
         if any(row.secret for row in _rows_of(name)) and not has_reference(value)
     ]
-    if secrets and mode & 0o077:
+    if secrets and path.stat().st_mode & 0o077:
         warn(
             f"cli {path}",
             f"{path} holds {some(secrets)} and others can read it: chmod 600, or write a reference "

@@ -79,12 +79,7 @@ def _join_lines(parts: Iterable[LinePart], count: int) -> Text:
             merged.append(part)
     if all(isinstance(part, bytes) for part in merged):
         return b"".join(merged) * count
-    try:
-        return _content(_concatenate(*merged))
-    except pa.ArrowCapacityError:
-        raise OptionError(
-            "a record is too large to be printed: read it into a file, with --output FILE.parquet"
-        ) from None
+    return _content(_concatenate(*merged))
 
 
 def _join_values(column: pa.Array, delimiter: bytes) -> Iterator[Text]:
