@@ -114,7 +114,7 @@ class JsonDecoder:
             if name not in separate and _can_read_raw(node):
                 readable[name] = node
             else:
-                self.separate_fields[name] = _SeparateField(node)
+                self.separate_fields[name] = _SeparateField(node, name)
         self.raw: BlockReader | None = None
         self.strict: BlockReader | None = None
         if root.kind == JsonKind.STRUCT:
@@ -140,12 +140,12 @@ class JsonDecoder:
 class _SeparateField:
     """Reads the normalized texts of a field that is read separately."""
 
-    def __init__(self, node: JsonNode) -> None:
+    def __init__(self, node: JsonNode, name: str = "v") -> None:
         self.node = node
         self.write = make_writer(node)
         self.reader = BlockReader(node, normalized=True)
-        root_type = pa.struct([("v", node.type)])
-        self.root = JsonNode(JsonKind.STRUCT, root_type, {"v": node})
+        self.begin = f"{{{syntax.quote(name)}:".encode()  # of an object that has the field
+        self.root = JsonNode(JsonKind.STRUCT, pa.struct([(name, node.type)]), {name: node})
 
 
 class _Batch:
@@ -479,10 +479,9 @@ class _Batch:
         self, field: _SeparateField, texts: pa.Array
     ) -> tuple[pa.Array, Ints, dict[int, str]]:
         """Return the column of those JSON texts of a field's values that could be read together,
-        their indexes, and with a rest what is left of them, by index. Without one, nothing is."""
+        their indexes, and by index why they do not fit, or with a rest what is left of them."""
         column, read = pa.nulls(0, field.node.type), np.zeros(0, np.int64)
-        if not self._decoder.with_rest and _can_read_raw(field.node):
-            return column, read, {}  # values that pyarrow's reader could not read need a reason
+        with_rest = self._decoder.with_rest or field.node.kind == JsonKind.STRUCT
         if texts.nbytes > _TOGETHER_BYTES and len(texts) > 1:
             half = len(texts) // 2
             first, read, rests = self._read_together(field, texts[:half])
@@ -490,7 +489,7 @@ class _Batch:
             rests |= {row + half: rest for row, rest in other_rests.items()}
             return pa.concat_arrays([first, second]), np.append(read, others + half), rests
         # Python's bytes would import pandas here.
-        begin, end, nothing = arrow.binary_array([b'{"v":', b"}", b""])
+        begin, end, nothing = arrow.binary_array([field.begin, b"}", b""])
         objects = pc.binary_join_element_wise(begin, texts, end, nothing)
         try:
             reader = UniformReader(
@@ -499,18 +498,18 @@ class _Batch:
                 np.ones(len(texts), np.bool_),
                 _convert_texts,
                 self._convert_each,
-                with_rest=True,
+                with_rest=with_rest,
                 with_arrays=True,
             )
         except ValueError:
             return column, read, {}
         column, read = reader.values.field(0), reader.rows
         if reader.rests is None:
-            return column, read, {}
+            return column, read, reader.reasons
         has_rest = arrow.is_valid(reader.rests)
         if self._decoder.with_rest:
             objects = reader.rests.drop_null().to_pylist()
-            left = [text.removeprefix(b'{"v":')[:-1].decode() for text in objects]
+            left = [text[len(field.begin) : -1].decode() for text in objects]
             return column, read, dict(zip(read[has_rest].tolist(), left, strict=True))
         fits = np.flatnonzero(~has_rest)  # the others need a reason
         return column.take(arrow.from_numpy(fits)), read[fits], {}

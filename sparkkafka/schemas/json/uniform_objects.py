@@ -35,6 +35,7 @@ from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.object_fields import escaped_bytes
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
+from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS, OTHER_REASON
 
 _TEXTS: Final = frozenset(
     {
@@ -319,11 +320,13 @@ class UniformReader:
             if node is not None:
                 is_misfit &= ~is_null
             is_value = is_typed | is_null
-            # AS_TEXT takes the text of any value.
-            if kind != JsonKind.AS_TEXT and has_any(is_misfit):
-                is_value |= is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
-                if kind not in _NUMBERS:  # in a field of integers 0.0 may fit, so it is not read
-                    is_value |= _are_values(data, starts, lengths, JsonKind.FLOAT)
+            if has_any(is_misfit):
+                is_other = is_string | _are_values(data, starts, lengths, JsonKind.BOOL)
+                if kind not in _NUMBERS:  # in a field of integers 1e3 may fit, so it is not read
+                    is_other |= _are_values(data, starts, lengths, JsonKind.FLOAT)
+                is_value |= is_other
+                if kind == JsonKind.AS_TEXT:  # which takes the text of any value
+                    is_typed, is_misfit = is_typed | (is_misfit & is_other), is_misfit & ~is_other
         return _Spans(starts, lengths, is_string, is_typed, is_misfit, items), is_value
 
     def _find_items(
@@ -408,16 +411,30 @@ class UniformReader:
         self, node: JsonNode, path: str, spans: _Spans, known: Collection[int]
     ) -> dict[int, str]:
         """Return why values do not fit, by index, but for those whose reasons are known."""
+        have_misfits = [spans.is_misfit] + ([spans.items.values.is_misfit] if spans.items else [])
+        if not any(map(has_any, have_misfits)):
+            return {}
         is_misfit = spans.is_misfit.copy()
         if known:
             is_misfit[list(known)] = False
+        # A string is JSON, and fits in no field of another type: all have the reason of the first,
+        # except for items, whose position the reason has.
+        alike = np.flatnonzero(is_misfit & spans.is_string & (node.kind not in _TEXTS))
+        others = alike[:0]
+        is_misfit[alike[1:]] = False
         if spans.items is not None:
-            is_misfit[spans.items.rows()[spans.items.values.is_misfit]] = True
+            rows, items = spans.items.rows(), spans.items.values
+            is_misfit[rows[items.is_misfit]] = True
+            if node.item.kind not in _TEXTS:
+                others = np.unique(rows[items.is_misfit & items.is_string])[MAX_OWN_REASONS:]
+                is_misfit[others] = False
         if not has_any(is_misfit):
             return {}
         _, reasons, is_no_json = self._convert_each(node, path, self._texts(spans, is_misfit))
         self._is_read[is_no_json] = False
-        return reasons
+        if len(alike):
+            reasons |= dict.fromkeys(alike.tolist(), reasons[int(alike[0])])
+        return reasons | dict.fromkeys(others.tolist(), f"field {path[1:]}: {OTHER_REASON}")
 
     def _column_of(
         self, node: JsonNode, path: str, spans: _Spans, rows: Ints | None
@@ -426,9 +443,11 @@ class UniformReader:
         text had to be parsed to find that out. `rows`: the row of each value, if they are items."""
         if spans.items is not None:
             return self._lists_of(node, spans, spans.items), {}
-        starts, lengths, _, is_typed, is_misfit, _ = spans
+        starts, lengths, is_string, is_typed, is_misfit, _ = spans
         if node.kind not in _READABLE:
             return pa.nulls(len(starts), node.type), {}
+        if node.kind == JsonKind.AS_TEXT and has_any(is_typed & ~is_string):
+            _check_numbers(self._texts(spans, is_typed & ~is_string))
         if has_any(~is_typed):
             lengths = np.where(is_typed, lengths, -1)
         texts = gather(pa.py_buffer(self._data), starts, lengths)
@@ -529,16 +548,8 @@ class UniformReader:
         """Return JSON texts of the values that do not fit, null for the others. Raises ValueError
         if one is no JSON."""
         texts = self._texts(spans, spans.is_misfit)
+        _check_numbers(texts)
         data, offsets = arrays.content_of(texts)
-        first = data.take(offsets[:-1], mode="clip")
-        is_number = ((first == ord("-")) | _are_digits(first)) & (np.diff(offsets) > 0)
-        if is_number.any():  # or what `_are_values` takes for one
-            numbers = texts.filter(from_numpy(is_number))
-            failed = np.zeros(len(numbers), np.bool_)
-            _flag_points(numbers, failed)
-            if failed.any():
-                raise ValueError
-            numbers.view(pa.string()).cast(pa.float64())
         escapes = arrays.positions(data, ord("\\"))
         if not len(escapes):
             return texts
@@ -622,6 +633,21 @@ def _are_digits(characters: Bytes) -> Flags:
     """Return which characters are digits."""
     flags: Flags = characters - operand(ord("0"), np.uint8) <= operand(9, np.uint8)
     return flags
+
+
+def _check_numbers(texts: pa.Array) -> None:
+    """Raise ValueError if one of these values, which may be null, is what `_are_values` takes for a
+    number, and no JSON."""
+    data, offsets = arrays.content_of(texts)
+    first = data.take(offsets[:-1], mode="clip")
+    is_number = ((first == ord("-")) | _are_digits(first)) & (np.diff(offsets) > 0)
+    if is_number.any():
+        numbers = texts.filter(from_numpy(is_number))
+        failed = np.zeros(len(numbers), np.bool_)
+        _flag_points(numbers, failed)
+        if failed.any():
+            raise ValueError
+        numbers.view(pa.string()).cast(pa.float64())
 
 
 def _flag_points(numbers: pa.Array, flags: Flags) -> None:
