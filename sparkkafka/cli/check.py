@@ -150,19 +150,15 @@ class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
     def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         """Return (leader's node id, time in ms at which it last caught up) of the metadata quorum,
         as the outcome of the only item. If either is missing, the code is LEADER_NOT_AVAILABLE."""
-        # The request is about one partition.
-        row = next((row for topic in response.topics for row in topic.partitions), None)
-        code = response.error_code or (0 if row is None else row.error_code)
-        if code or row is None:
+        code, found = response.error_code, None
+        for row in chain.from_iterable(topic.partitions for topic in response.topics):  # only one
+            code = code or row.error_code
+            for voter in row.current_voters:
+                if voter.replica_id == row.leader_id and voter.last_caught_up_timestamp >= 0:
+                    found = (row.leader_id, voter.last_caught_up_timestamp)
+        if found is None:
             code = code or errors.ErrorCode.LEADER_NOT_AVAILABLE
-            return [(items[0], request_driver.Outcome(code))]
-        times_ms = {
-            voter.replica_id: voter.last_caught_up_timestamp for voter in row.current_voters
-        }
-        time_ms = times_ms.get(row.leader_id, -1)
-        if time_ms < 0:
-            return [(items[0], request_driver.Outcome(errors.ErrorCode.LEADER_NOT_AVAILABLE))]
-        return [(items[0], request_driver.Outcome(0, (row.leader_id, time_ms)))]
+        return [(items[0], request_driver.Outcome(code, found))]
 
 
 def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
