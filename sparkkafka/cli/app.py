@@ -171,8 +171,8 @@ def _with_flags(message: str) -> str:
 
 
 def _fail(message: str, error: BaseException | None = None, session: Session | None = None) -> int:
-    """Print one line on stderr, with --debug after the traceback of `error`. Return the exit code:
-    WRONG_USE for an OptionError or if no exception is given, else FAILED."""
+    """Print `message` as one line on stderr; --debug prints the traceback of `error` before it.
+    Return the exit code: WRONG_USE for an OptionError or without an exception, else FAILED."""
     if session is not None and session.debug and error is not None:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)

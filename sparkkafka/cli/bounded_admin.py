@@ -92,7 +92,7 @@ class BoundedAdmin(Admin):
         return Results({**offsets, **offsets_by_group.errors})
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
-        """Return the errors by topic, as `describe_topic` raises them."""
+        """Return the errors by topic. That of a missing topic names the most similar topic."""
         return self._with_nearest_topics(errors)
 
     @contextmanager
@@ -123,7 +123,8 @@ def offsets_of(admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetS
 
 
 def partial_values(what: str, results: Results[Item, Found]) -> Mapping[Item, Found]:
-    """Return the results without the errors. If there are errors, print `missing_text`."""
+    """Return the results without the errors. If there are errors, print one line on stderr that
+    says that lookups of `what` have failed."""
     if results.errors:
         print_error(missing_text(what, results.errors))
     return results.values_by_item
@@ -139,8 +140,8 @@ def missing_text(what: str, errors: Mapping[Any, KafkaError]) -> str:
 def config_values(
     entries: Mapping[str, ConfigEntry], *, with_defaults: bool = False
 ) -> dict[str, str | None]:
-    """Return the values of settings by name, sorted (None for a sensitive one). Settings that have
-    their default are left out, unless `with_defaults`."""
+    """Return the values of settings, sorted by name; None is the value of a sensitive one. Only
+    `with_defaults` includes settings that have their default value."""
     return {
         name: entry.value
         for name, entry in sorted(entries.items())

@@ -556,9 +556,9 @@ def chain_of(tls: Any) -> list[Any]:
 
 
 def certificate_findings(owner: str, certificates: Iterable[Any]) -> Iterator[Finding]:
-    """Check how long a chain of certificates, the leaf first, which `owner` (a server or client)
-    has, is still valid. It is a problem if fewer than 30 days and less than a third of its validity
-    are left: a certificate valid for a day is renewed daily."""
+    """Check how long the certificates of `owner` (a server or client) are still valid; the leaf is
+    the first. A certificate is a problem if less than 30 days and less than a third of its validity
+    are left: one that is valid for a day is renewed daily."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 

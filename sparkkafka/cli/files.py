@@ -478,7 +478,7 @@ class FileSink:
             self._remove()  # closes what is open; a file that has its name now stays
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer the rows, and write a row group once 64 MB are buffered, which memory holds."""
+        """Buffer the rows in memory, and write them as a row group once they are 64 MB."""
         columns = []
         for field in self._schema:
             column = batch.column(field.name)
