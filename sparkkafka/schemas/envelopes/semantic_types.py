@@ -70,6 +70,14 @@ INFINITIES: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_
 """Postgres's infinity in ZonedTimestamp, and the microseconds that Debezium sends for it where a
 timestamp has no zone."""
 
+_INFINITE_TEXTS: Final = {
+    "infinity": re.compile(r"infinity$|\+294247-01-10T04:00:25|\+292278994-|-5877611-06-21"),
+    "-infinity": re.compile(r"-infinity$|-290308-12-21T19:59:27|\+292269055-|-5877611-06-22"),
+}
+"""What Debezium sends for it as ISO texts, which have the same overflows as `_INFINITE_DAYS`."""
+
+_INFINITE_NANOS: Final = {"infinity": 2**63 - 1, "-infinity": -(2**63)}
+
 DAY_US: Final = 86_400 * 10**6
 _FIRST_DAY: Final = -2_440_588
 """The first day of Postgres, in 4714 BC. No other database has an earlier one."""
@@ -524,6 +532,9 @@ def _epoch(
     values = values.cast(pa.int64())
     if unit == "ns":
         values = _floor(values, 1000)
+        for text, nanos in _INFINITE_NANOS.items():
+            is_infinite = pc.equal(values, scalar(nanos // 1000))
+            values = pc.if_else(is_infinite, scalar(INFINITIES[text]), values)
     if unit == "ms":
         limit = (2**63 - 1) // 1000
         values = _within(values, limit, "the time is beyond Spark's range", context)
@@ -579,14 +590,7 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
     try:
         return values.cast(_INSTANT)
     except pa.ArrowException:  # perhaps nanoseconds, a far year, or Postgres's infinity
-        is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
-        times = _iso_times(without(values, is_infinite), _INSTANT, context)
-    for text, time_us in INFINITIES.items():
-        is_infinite = flags_of(pc.equal(values, scalar(text)))
-        if is_infinite.any():
-            infinite = scalar(time_us).cast(_INSTANT)
-            times = pc.if_else(from_numpy(is_infinite), infinite, times)
-    return times
+        return _iso_times(values, _INSTANT, context)
 
 
 def _iso(
@@ -598,25 +602,30 @@ def _iso(
 
 def _iso_times(texts: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
     """Convert ISO texts to dates or timestamps. Java writes years beyond 0 to 9999 with a sign, as
-    +12024-02-29: these are read as the year 2024, and then moved, since the calendar repeats."""
+    +12024-02-29: these are read as the year 2024, and then moved, since the calendar repeats.
+    Infinity is moved from 1970."""
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
-    is_far = flags_of(pc.match_substring_regex(texts, r"^[-+]\d{4,6}-"))
+    is_far = flags_of(pc.match_substring_regex(texts, r"^(?:[-+]\d{4,9}-|-?infinity$)"))
     if not is_far.any():
         return _cast(texts, target, context)
+    is_date = target == pa.date32()
+    unit_us, number = (DAY_US, pa.int32()) if is_date else (1, pa.int64())
     near, moves = [], np.zeros(len(texts), np.int64)
     for row, text in zip(
         np.flatnonzero(is_far), texts.filter(from_numpy(is_far)).to_pylist(), strict=True
     ):
+        infinities = [name for name, known in _INFINITE_TEXTS.items() if known.match(text)]
         digits, minus, rest = text[1:].partition("-")
-        year = int(text[0] + digits)
-        if -290_000 <= year < 294_000:  # all that timestamps have
-            moves[row] = year // 400 - 5
+        if infinities:
+            moves[row] = INFINITIES[infinities[0]] // unit_us
+            text = "1970-01-01T00:00:00Z" if target == _INSTANT else "1970-01-01"
+        elif -290_000 <= (year := int(text[0] + digits)) < 294_000:  # all that timestamps have
+            moves[row] = (year // 400 - 5) * (CYCLE_US // unit_us)
             text = f"{2000 + year % 400}{minus}{rest}"
         near.append(text.encode())
     texts = pc.replace_with_mask(texts, from_numpy(is_far), binary_array(near).view(pa.string()))
-    cycle, number = (146_097, pa.int32()) if target == pa.date32() else (CYCLE_US, pa.int64())
     times = _cast(texts, target, context).view(number)
-    return pc.add(times, from_numpy(moves * cycle).cast(number)).view(target)
+    return pc.add(times, from_numpy(moves).cast(number)).view(target)
 
 
 def _duration(

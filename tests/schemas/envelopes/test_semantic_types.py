@@ -370,6 +370,27 @@ def test_infinite_dates_of_debezium_are_the_days_of_infinite_times() -> None:
     assert dates[1:3].equals(times_us.cast(pa.date32(), safe=False))
 
 
+@pytest.mark.parametrize(
+    ("kind", "infinity", "minus_infinity"),
+    [
+        ("IsoDate", "+292278994-08-16Z", "+292269055-12-02Z"),
+        ("IsoDate", "-5877611-06-21Z", "-5877611-06-22Z"),
+        ("IsoTimestamp", "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"),
+        ("ZonedTimestamp", "infinity", "+292269055-12-02T23:00:00.000000Z"),
+        ("NanoTimestamp", 2**63 - 1, -(2**63)),
+    ],
+)
+def test_other_forms_of_infinity(kind: str, infinity: Any, minus_infinity: Any) -> None:
+    """As Debezium 3.6 sends them, the first of IsoDate in snapshots and arrays."""
+    node = of("int64" if kind == "NanoTimestamp" else "string", f"{TIME}{kind}")
+    context = FieldContext(BadRows(), np.arange(3), "x")
+    times = convert(pa.array([None, infinity, minus_infinity]), node, value_type(node), context)
+    unit_us, number = (86_400 * 10**6, pa.int32()) if kind == "IsoDate" else (1, pa.int64())
+    expected = [time_us // unit_us for time_us in INFINITIES.values()]
+    assert times.view(number).to_pylist() == [None, *expected]
+    assert not context.bad_rows.reasons
+
+
 def test_lists_and_maps_with_semantic_types() -> None:
     dates = {"type": "array", "items": connect_field("x", "int32", f"{TIME}Date")}
     node = type_of_connect_schema(dates)
