@@ -636,9 +636,16 @@ def _duration(
 
 
 _is_number, _is_text = pa.types.is_integer, pa.types.is_string
+
+
+def _is_day(type: pa.DataType) -> bool:
+    """Return whether values are days, which Avro has decoded if they have its logical type."""
+    return bool(pa.types.is_integer(type) or pa.types.is_date32(type))
+
+
 _CONVERSIONS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]]]] = {
     DATE: (_is_number, _date),
-    f"{_CONNECT}Date": (_is_number, _date),
+    f"{_CONNECT}Date": (_is_day, _date),
     f"{_TIME}IsoDate": (_is_text, partial(_iso, target=pa.date32())),
     **{
         name: (_is_number, partial(_time_of_day, digits=digits))
@@ -661,7 +668,8 @@ _CONVERSIONS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], Callable[.
 def type_in_json(name: str, column: pa.DataType) -> pa.DataType:
     """Return the type of a semantic type's values in JSON, by the type of the column."""
     is_converted, _ = _CONVERSIONS.get(name, (None, None))
-    return {_is_number: pa.int64(), _is_text: pa.string()}.get(is_converted, column)
+    types = {_is_number: pa.int64(), _is_day: pa.int64(), _is_text: pa.string()}
+    return types.get(is_converted, column)
 
 
 # --- values that the source did not send --------------------------------------------------------

@@ -368,6 +368,10 @@ def test_infinite_dates_of_debezium_are_the_days_of_infinite_times() -> None:
     assert dates.view(pa.int32()).to_pylist() == [None, *infinities * 3, *days]
     times_us = pa.array(INFINITIES.values(), pa.int64()).cast(pa.timestamp("us"))
     assert dates[1:3].equals(times_us.cast(pa.date32(), safe=False))
+    # Connect's Date in Avro has the logical type date.
+    node = ConnectType(pa.date32(), f"{CONNECT}Date")
+    decoded = pa.array(sent, pa.int32()).view(pa.date32())
+    assert convert(decoded, node, value_type(node), context).equals(dates)
 
 
 @pytest.mark.parametrize(
