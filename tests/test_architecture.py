@@ -146,7 +146,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "listener",
         "lineage",
     ),
-    "cdc": ("net_changes", "merge_sql", "databases", "tables"),
+    "cdc": ("net_changes", "merge_sql", "database_tables", "spark_tables"),
     "checkpoints": (
         "storage",
         "logs",

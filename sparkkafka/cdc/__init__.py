@@ -11,6 +11,6 @@ DataFrame of a read with `envelope`: the columns of the row, then the struct `ch
 from __future__ import annotations
 
 from sparkkafka.cdc.net_changes import latest
-from sparkkafka.cdc.tables import apply
+from sparkkafka.cdc.spark_tables import apply
 
 __all__ = ["apply", "latest"]

@@ -386,8 +386,8 @@ class Changes:
         return [f"key{index}" for index in range(len(self.keys))]
 
     def _columns(self, values: Mapping[str, Column]) -> list[Column]:
-        """Return the columns of the row. If `values` has a value for a column that is not null, it
-        replaces the row's."""
+        """Return the columns of the row. A value in `values` replaces that of the row, unless it
+        is null."""
         columns = dict(zip(self.keys, map(F.col, self._key_names), strict=True))
         for name in self.values:
             columns[name] = column_at("row", name)

@@ -162,8 +162,11 @@ def test_a_killed_driver_leaves_nothing_half_done(
     source.records.clear()
     source.change(60)
     second = frame(spark, source.records)
-    dialect_of = cdc.databases._dialect_of
-    monkeypatch.setattr(cdc.databases, "_dialect_of", lambda made: dialect_of(made.connection))
+    tables = cdc.database_tables
+    dialect_of = tables._dialect_of
+    monkeypatch.setattr(
+        cdc.database_tables, "_dialect_of", lambda made: dialect_of(made.connection)
+    )
     for statement in ('DELETE FROM "orders"', 'INSERT INTO "orders" '):
         with pytest.raises(KilledError):
             cdc.apply(second, "orders", connect=lambda at=statement: Killed(connect(), at))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DataType
 
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types
-from sparkkafka.cdc.tables import _number_keys, _widened
+from sparkkafka.cdc.spark_tables import _number_keys, _widened
 from sparkkafka.errors import OptionError
 
 pytestmark = pytest.mark.spark

@@ -1,4 +1,4 @@
-"""`apply` merges changes into a table: of Spark, or of a database (`databases.py`)."""
+"""`apply` merges changes into a table: of Spark, or of a database (`database_tables.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sparkkafka.cdc.databases import apply_to_database
+from sparkkafka.cdc.database_tables import apply_to_database
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types, columns_to_add
 from sparkkafka.cdc.net_changes import (
     DELETED,
