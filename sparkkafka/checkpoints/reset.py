@@ -400,7 +400,9 @@ class LastBatches:
         ]
 
     def commit_text(self, batch_id: int) -> str:
-        """Return the content of a commit that is missing, as Spark would have written it."""
+        """Return the content of a commit that is missing: that of the last commit before it, so
+        that its version stays and the watermark does not advance; without one, version 1 with the
+        watermark of the batch's plan."""
         earlier = {n: text for n, text in self.commits.items() if text and n < batch_id}
         if earlier:
             return earlier[max(earlier)]

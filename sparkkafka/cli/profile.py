@@ -167,7 +167,7 @@ def _read_properties(path: Path, option: str) -> dict[str, str]:
         for name, value in parse_properties(_read_text(path, option)).items()
         if not name.lower().endswith("serializer")
     }
-    _warn_if_readable(path, settings)
+    _warn_if_others_can_read(path, settings)
     return settings
 
 
@@ -203,7 +203,7 @@ def _read_profile(sources: Sources) -> list[dict[str, str]]:
     if "config-file" in settings:
         file = path.parent / _expand_home(settings.pop("config-file"))
         layers.append(_read_properties(file, f"profile {name}, config-file"))
-    _warn_if_readable(path, settings)
+    _warn_if_others_can_read(path, settings)
     return [*layers, settings]
 
 
@@ -248,7 +248,7 @@ def _flatten(table: Any, prefix: str, where: str) -> dict[str, str]:
     return settings
 
 
-def _warn_if_readable(path: Path, settings: Mapping[str, str]) -> None:
+def _warn_if_others_can_read(path: Path, settings: Mapping[str, str]) -> None:
     """Warn if other users of the machine can read a file with passwords in it."""
     secrets = [
         name

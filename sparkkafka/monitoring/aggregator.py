@@ -30,7 +30,7 @@ class Value(StrEnum):
     LAST_BATCH_S = "last_batch_s"
     LAST_TRIGGER_S = "last_trigger_s"
     TRIGGER_S = "trigger_s"
-    PART_S = "part_s"
+    DURATION_S = "duration_s"
     ACTIVE = "active"
     FAILURES = "failures"
     # from the brokers
@@ -70,7 +70,7 @@ QUERY_METRICS: Final = (
     Metric(Value.LAST_TRIGGER_S, "sparkkafka_last_trigger_seconds",
         "Duration of the last micro-batch."),
     Metric(Value.TRIGGER_S, "sparkkafka_trigger_seconds_total", "Total duration of micro-batches."),
-    Metric(Value.PART_S, "sparkkafka_trigger_part_seconds_total",
+    Metric(Value.DURATION_S, "sparkkafka_trigger_part_seconds_total",
         "Parts of that duration by Spark's names: addBatch, latestOffset, walCommit, …",
         ("query", "part")),
     Metric(Count.RETRIES, "sparkkafka_plan_retries_total",
@@ -156,8 +156,8 @@ class Query:
     """The values of one query. `name` is "" before the listener's first event. `ended_at_s` is the
     end of the query, `last_seen_at_s` the time of its last event or report (both monotonic).
 
-    `parts_s` are the durations of the parts of its batches by Spark's names. `counts` are by
-    (topic, partition). `read` has the offsets up to which it has read. `lags` are in offsets,
+    `durations_s` are the sums of the durationMs of its batches by name (addBatch, …). `counts` are
+    by (topic, partition). `read` has the offsets up to which it has read. `lags` are in offsets,
     looked up at the brokers if `looked_up`, else from Spark's progress; `ages_s` are the ages of
     the oldest unread records. `prefix` is that of its transactional ids, "" if no report had one.
     """
@@ -167,7 +167,7 @@ class Query:
     ended_at_s: float | None = None
     last_seen_at_s: float = field(default_factory=time.monotonic)
     totals: Totals = field(default_factory=lambda: defaultdict(float))
-    parts_s: Totals = field(default_factory=lambda: defaultdict(float))
+    durations_s: Totals = field(default_factory=lambda: defaultdict(float))
     gauges: dict[str, float] = field(default_factory=dict)
     counts: dict[tuple[str, int], Totals] = field(default_factory=dict)
     read: Offsets = field(default_factory=dict)
@@ -252,7 +252,7 @@ class MetricAggregator:
             query.totals[Value.TRIGGER_S] += trigger_s
             for part, took_ms in durations_ms.items():
                 if part != "triggerExecution":
-                    query.parts_s[part] += took_ms / 1000
+                    query.durations_s[part] += took_ms / 1000
             query.read = {}
             lags: Offsets = {}
             for source in sources:
@@ -362,8 +362,8 @@ class MetricAggregator:
             ]
 
     def _values(self, metric: Metric) -> Iterator[tuple[tuple[str, ...], dict[str, str], float]]:
-        """Yield the values of a metric, each with the values of the metric's labels, and with the
-        label partition if it is exported."""
+        """Yield the values of a metric, each with the values of the metric's labels in their order,
+        and with the label partition if it is exported."""
         if metric in EXPORT_METRICS:
             if metric.field == Value.DROPPED:
                 yield from (((name,), {}, count) for name, count in sorted(self._dropped.items()))
@@ -378,8 +378,8 @@ class MetricAggregator:
                     partition = "" if number == ALL_PARTITIONS else str(number)
                     label = {"partition": partition} if self._partitions else {}
                     yield (query.name, topic), label, value
-            elif metric.field == Value.PART_S:
-                for part, seconds in sorted(query.parts_s.items()):
+            elif metric.field == Value.DURATION_S:
+                for part, seconds in sorted(query.durations_s.items()):
                     yield (query.name, part), {}, seconds
             else:
                 values = query.totals if metric.is_counter else query.gauges

@@ -281,7 +281,7 @@ def behind():
         yield fake
 
 
-def test_the_deadline_restarts_after_an_response(monkeypatch, capsys):
+def test_the_deadline_restarts_after_a_response(monkeypatch, capsys):
     with FakeCluster() as fake:
         fake.create_topic("t")
         terminal = Terminal("y\n")

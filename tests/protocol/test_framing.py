@@ -251,7 +251,7 @@ def test_refused_api_versions_is_answered_in_version_0(version: int) -> None:
         assert framing.receive(frame[4:]) == (correlation_id, refused)
 
 
-def test_bytes_behind_an_response_are_left_alone() -> None:
+def test_bytes_behind_a_response_are_left_alone() -> None:
     """As by Java's client. librdkafka's mock cluster ends its Metadata with one too many."""
     framing = Framing("c")
     correlation_id, _ = framing.send(MetadataRequest(), 12)

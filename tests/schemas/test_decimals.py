@@ -45,7 +45,7 @@ def test_bytes_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("limit", [9, 10**18 - 1, 2**63 - 1, 2**64, 10**20 - 1, 10**38 - 1])
-def test_numbers_beyond_a_limit(limit: int) -> None:
+def test_exceeds_marks_numbers_beyond_the_limit(limit: int) -> None:
     expected = [abs(number) > limit for number in NUMBERS]
     assert decimals.exceeds(words_of(NUMBERS), limit).tolist() == expected
 

@@ -155,7 +155,7 @@ def test_a_default_that_all_rows_would_have() -> None:
     assert len(decoded.values[999].as_py()["x"]) == 10_000
 
 
-def test_defaults_of_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_of_all_rows_count_for_the_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "BASE_BUDGET", 10_000_000)
     field = {"name": "x", "type": "string", "default": "y" * 1000}
     decoder = made(record(), record(field))

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
 )
-def test_a_broker_runs_until_it_is_told_to_stop(
+def test_a_broker_runs_until_it_gets_a_signal(
     kafka_cluster: KafkaCluster, number: signal.Signals
 ) -> None:
     with ReservedPorts() as ports:

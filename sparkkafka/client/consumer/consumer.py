@@ -309,7 +309,8 @@ class PollLoop:
             self._subscription.enqueue_if_ready(state)
 
     def _with_time_for_response(self, deadline: Deadline) -> Deadline:
-        """Return the deadline, or a later one that leaves time for a response."""
+        """Return the deadline, or a later one that leaves time for a response: twice the time of
+        the last attempt if a connection could not be opened in it."""
         if self._connections.had_no_time_to_open:  # TLS and SASL may take longer than a response
             self._connections.had_no_time_to_open = False
             self._allow_more_time()

@@ -446,8 +446,8 @@ class _Balancer:
     def _balance_topics(self) -> bool:
         """Move partitions of each topic until it is balanced; return whether anything moved.
 
-        Large differences come first: a move across a small difference could later be in the way of
-        a move across a large one.
+        Large differences come first: a move between members that differ little could later block a
+        move between members that differ a lot.
         """
         has_moved = False
         min_size = min(self._size.values())  # moves never lower it
@@ -455,7 +455,7 @@ class _Balancer:
         while gap >= 2:
             for topic in self._shared_topics:
                 while True:
-                    # The last by id of several: the order of a dict depends on the arguments.
+                    # Of several, the last by id: the order of a dict depends on the arguments.
                     giver = max(self._held_counts[topic], key=lambda name: (self._size[name], name))
                     if self._size[giver] < min_size + gap:
                         break
@@ -464,7 +464,7 @@ class _Balancer:
                         break
                     self._move(self._choose_partition(topic, giver, taker), giver, taker)
                     has_moved = True
-            gap = gap * 2 // 3  # 1 after 2, which ends the loop
+            gap = gap * 2 // 3  # in few steps down to 2, and then to 1, which ends the loop
         return has_moved
 
     def _return_to_owners(self) -> bool:

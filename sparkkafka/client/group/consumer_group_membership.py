@@ -391,7 +391,8 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         return self._metadata_in(epoch, member_id)
 
     def _step(self, thread: ConsumerGroupMemberThread, topics: frozenset[str]) -> bool:
-        """Join, report a new subscription, or reconcile a target assignment."""
+        """Join, report a new subscription, or reconcile a target assignment. Return whether `poll`
+        must call again: a step was taken, or the membership was lost."""
         with thread.lock:
             is_in_group, has_lost_membership = thread.is_in_group, thread.has_lost_membership
         if has_lost_membership:

@@ -466,7 +466,7 @@ class GroupMember(ABC, Generic[ThreadT]):
     @abstractmethod
     def _step(self, thread: ThreadT, topics: frozenset[str]) -> bool:
         """Do the next part of a rebalance, if one is due for a subscription to `topics`. Return
-        whether anything was done."""
+        whether `poll` must call again."""
 
     @abstractmethod
     def committer(self, topic_ids: TopicIds) -> Committer:

@@ -146,8 +146,8 @@ def columns_of(
     headers: Mapping[int, Headers],
     timestamps_ms: NDArray[np.int64],
 ) -> RecordColumns:
-    """Return as columns records that came one by one. `headers` has the headers of records by
-    index."""
+    """Return columns of records that were sent one by one. `headers` maps the index of a record to
+    its headers."""
     return RecordColumns(
         keys=None if keys.count(None) == len(keys) else binary_array(keys),
         values=binary_array(values),
@@ -367,15 +367,16 @@ FIELDS = ("topic", "value", "key", "headers", "partition", "timestamp_ms")
 _FIELDS = frozenset(FIELDS)
 _USUAL_FIELDS = frozenset({"value", "key"})
 
-_Rare = tuple[Headers, int | None, int | None]
+_OptionalFields = tuple[Headers, int | None, int | None]
 """Headers, partition and timestamp of a record that has one of them."""
 
 
 def _parse_record(
     record: Any, topic: str | None
-) -> tuple[str | None, bytes | None, bytes | None, int, _Rare | None]:
-    """Check a record of a series, whose topic is `topic`. Return the record's topic, its value and
-    key, an upper bound of its bytes, and the fields that few records have. Raises OptionError."""
+) -> tuple[str | None, bytes | None, bytes | None, int, _OptionalFields | None]:
+    """Check a record of `send_many`. One that is no mapping is a value. Return its topic (`topic`,
+    unless it names its own), its value and key, an upper bound of its bytes, and its optional
+    fields, None if it has none of them. Raises OptionError."""
     if record.__class__ is not dict and not isinstance(record, Mapping):
         record = {"value": record}
     size = MAX_RECORD_OVERHEAD
@@ -569,7 +570,7 @@ def table_records(
 
 
 def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into slices of equal length and about `max_bytes` or less."""
+    """Cut an Arrow RecordBatch into slices of about `max_bytes` or less, with equally many rows."""
     if not batch.num_rows:
         return
     count = max(1, min(batch.num_rows, -(-batch.nbytes // max_bytes)))

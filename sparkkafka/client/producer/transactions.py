@@ -107,7 +107,7 @@ FENCED = frozenset(
 )
 """The error codes if another writer has taken over the transactional id, or the broker has ended
 the transaction because it was open for longer than its timeout, or has forgotten the id after
-transactional.id.expiration.ms (INVALID_PRODUCER_ID_MAPPING). Only a new producer can go on."""
+transactional.id.expiration.ms (INVALID_PRODUCER_ID_MAPPING). Only a new producer can continue."""
 
 GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """The error codes of EndTxn, AddPartitionsToTxn, … for a transaction that is not open any more."""

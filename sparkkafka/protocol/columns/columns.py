@@ -454,12 +454,13 @@ def content_bytes(column: pa.Array) -> int:
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:
-    """Return an upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
-    # Keys and values that are Python objects of their own; Python shares those of one byte.
+    """Estimate the memory of `count` headers that are decoded from `size_bytes`: two thirds of the
+    measured peak, because a limit leaves half as much again for temporary copies."""
+    # At most so many keys and values are Python objects of their own: Python shares bytes objects
+    # of length 1.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
     # Memory of a decoded header (positions, offsets, a tuple of `poll`), of its key and value as
-    # Python objects, and the number of copies of its bytes. Measured as two thirds of the peak,
-    # since callers allow for half as much again.
+    # Python objects, and the number of copies of its bytes.
     return count * 72 + texts * 48 + size_bytes * 4
 
 

@@ -309,15 +309,15 @@ def equal_runs(
 
 
 def _count_same_prefix(data: Bytes, at: int, stride: int, count: int, first: int) -> int:
-    """Count how many of the positions `at`, `at + stride`, … (at most `count`) have the same length
-    prefix as the record at `first`, up to the first that has another one."""
+    """Count the positions `at`, `at + stride`, … (at most `count`) before the first one whose
+    length prefix differs from that of the record at `first`."""
     prefix = data[first : first + 5].tobytes()  # a prefix has at most five bytes
     for index, byte in enumerate(prefix):
         column = data[at + index :: stride][:count]
         equal = column == byte
         if not equal.all():
             count = int(equal.argmin())
-        if byte < 0x80 or count == 0:
+        if byte < 0x80 or count == 0:  # below 0x80: the last byte of the varint
             break
     return count
 

@@ -94,8 +94,8 @@ class JsonDecoder:
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
         self.batches_until_uniform = 0
-        """The number of batches whose texts are not compared with one of them, since those of the
-        batch before them differed."""
+        """How many more batches are not read by `_read_uniform`, because it could read no text of
+        an earlier batch."""
 
     def with_separate(self, names: Collection[str]) -> JsonDecoder:
         """Return a decoder of the same values that also reads these outermost fields separately: it

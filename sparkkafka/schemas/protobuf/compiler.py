@@ -167,7 +167,7 @@ def _compile(schema: Schema) -> bytes:
     """Return a serialized FileDescriptorSet of the schema and its imports. Raises SchemaError."""
     if schema.text.startswith(_SET_PREFIX):
         return _from_base64(schema.text.removeprefix(_SET_PREFIX))
-    files = dict(_referenced(schema))
+    files = dict(_walk_references(schema))
     if sum(map(len, files.values())) + len(schema.text) > MAX_TEXT_BYTES:
         raise SchemaError(
             f"the .proto and its imports are more than {MAX_TEXT_BYTES} bytes of text"
@@ -187,7 +187,7 @@ def _unused_name(name: str, used: Collection[str]) -> str:
     return name
 
 
-def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
+def _walk_references(schema: Schema) -> Iterator[tuple[str, str]]:
     """Yield the name and text of all references, each once, in the registry's order."""
     seen: set[str] = set()
     waiting = list(reversed(schema.references))

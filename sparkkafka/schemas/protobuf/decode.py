@@ -377,7 +377,7 @@ class _MessageColumns:
         if field.cardinality is Cardinality.MAP and messages is not None and len(messages):
             counts, child = self._last_entries(messages, counts, child)
         offsets = offsets_of(counts, np.int32)
-        if field.joined:
+        if field.is_json_text:
             return _join_texts(field, offsets.tolist(), child)
         buffers = [None, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(field.type, self.count, buffers, children=[child])
@@ -665,7 +665,7 @@ def _bytes_of(tokens: Tokens) -> tuple[Ints, Ints]:
 
 def _element_type(field: ProtobufField) -> pa.DataType:
     """Return the Arrow type of one element of the column: of a list, or an entry of a map."""
-    if field.joined and field.message is not None:
+    if field.is_json_text and field.message is not None:
         return field.message.type
     if field.cardinality is Cardinality.MAP:
         return pa.struct([field.type.key_field, field.type.item_field])

@@ -125,7 +125,7 @@ def _encode_field(field: ProtobufField, array: pa.Array, rows: Ints) -> list[Byt
             row = int(rows[np.flatnonzero(~valid)[0]])
             raise ValueRowError(row, f"field {field.path} is required, and null")
         return _encode_values(field, array, rows, valid)
-    if field.joined:  # one JSON text has the whole list or map
+    if field.is_json_text:  # one JSON text has the whole list or map
         array = _split_json_texts(field, array, rows)
     lengths = item_counts(array)
     element_rows = np.repeat(rows, lengths)

@@ -44,8 +44,8 @@ class ProtobufField:
     type: the column's; value_type: that of one value in it, which for a list is another (None for a
     map).
     message: of a nested message, special or not, or of a map's entry with its fields key and value.
-    text_message: the descriptor of a message that becomes JSON text or bytes. joined: all such
-    texts of a list or map become one text.
+    text_message: the descriptor of a message that becomes JSON text or bytes. is_json_text: the
+    list or map of such messages becomes one JSON text.
     names: an enum's, by number; aliases: all its names, with their numbers. closed: a closed enum,
     whose unknown numbers count as absent.
     checks_range: the writer's field has another range or encoding, so a number that does not fit 32
@@ -68,7 +68,7 @@ class ProtobufField:
     aliases: tuple[tuple[str, int], ...]
     closed: bool
     text_message: Any
-    joined: bool
+    is_json_text: bool
     type: pa.DataType
     value_type: pa.DataType | None
     checks_range: bool = False
@@ -199,9 +199,9 @@ class _Planner:
             return self.plan_map(field, target, parents, path)
         value_type = target
         if types.is_repeated(field):
-            if self.is_joined(field.message_type, target):
+            if self.becomes_json_text(field.message_type, target):
                 texts = self.plan_field(field, pa.list_(pa.string()), parents, parent_path)
-                return replace(texts, joined=True, type=pa.string())
+                return replace(texts, is_json_text=True, type=pa.string())
             if target is not None and not pa.types.is_list(target):
                 raise OptionError(
                     f"field {path} is repeated, which becomes an array, not {type_name(target)}"
@@ -257,7 +257,7 @@ class _Planner:
             return types.Special.BYTES
         return None
 
-    def is_joined(self, descriptor: Any, target: pa.DataType | None) -> bool:
+    def becomes_json_text(self, descriptor: Any, target: pa.DataType | None) -> bool:
         """Return whether a list or map of these recursive messages becomes one JSON text."""
         if target is None or descriptor is None or not pa.types.is_string(target):
             return False
@@ -266,13 +266,14 @@ class _Planner:
     def plan_map(
         self, field: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> ProtobufField:
-        """Plan a map as a column of type `target` (None: any)."""
+        """Plan a map as a column of type `target` (None: any). A map of recursive messages becomes
+        one JSON text if `target` is a string."""
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
-        if self.is_joined(value.message_type, target):
+        if self.becomes_json_text(value.message_type, target):
             map_type = pa.map_(types.scalar_type(key, None, path), pa.string())
             texts = self.plan_map(field, map_type, parents, path)
-            return replace(texts, joined=True, type=pa.string())
+            return replace(texts, is_json_text=True, type=pa.string())
         if target is not None and not pa.types.is_map(target):
             raise OptionError(f"field {path} is a map, not {type_name(target)}")
         key_type, value_type = (
@@ -340,7 +341,7 @@ def _make_field(
         else tuple((value.name, value.number) for value in enum_type.values),
         closed=enum_type is not None and enum_type.is_closed,
         text_message=field.message_type if special in types.FROM_BYTES else None,
-        joined=False,
+        is_json_text=False,
         type=column_type,
         value_type=value_type,
     )

@@ -117,7 +117,7 @@ def test_a_disk_that_failed(fake):
     assert rule.fired == 2
 
 
-def test_a_disk_that_stays_broken(fake):
+def test_partition_sizes_fail_if_the_storage_error_stays(fake):
     fake.fault(
         ErrorCode.KAFKA_STORAGE_ERROR, api="DescribeLogDirs", topic="t", partition=1, times=None
     )

@@ -196,7 +196,7 @@ FINAL = {
 
 
 @pytest.mark.parametrize("case", FINAL)
-def test_an_response_that_is_final(server: TokenServer, case: str) -> None:
+def test_a_response_that_is_final(server: TokenServer, case: str) -> None:
     response, words = FINAL[case]
     server.responses = [response]
     text = failure(settings(server), AuthenticationError)
@@ -335,7 +335,7 @@ def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) 
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_half_an_response_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
+def test_half_a_response_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
     url = f"http://127.0.0.1:{raw_server(says)}/t"
     wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
     with pytest.raises(KafkaConnectionError, match="the response ends in the middle"):
@@ -551,9 +551,7 @@ def secret_of_basic(seen: str) -> bool:
         HttpResponse(503, body={"hush": HUSH}),
     ],
 )
-def test_no_variable_of_a_frame_has_an_response(
-    server: TokenServer, response: HttpResponse
-) -> None:
+def test_no_variable_of_a_frame_has_a_response(server: TokenServer, response: HttpResponse) -> None:
     server.responses = [response]
     with pytest.raises(KafkaError) as caught:
         fetch_token(settings(server), Deadline(10_000), once=True)
@@ -561,7 +559,7 @@ def test_no_variable_of_a_frame_has_an_response(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_no_variable_of_a_frame_has_half_an_response(
+def test_no_variable_of_a_frame_has_half_a_response(
     raw_server: Callable[..., int], chunked: bool
 ) -> None:
     head = b"Transfer-Encoding: chunked\r\n\r\n99\r\n" if chunked else b"Content-Length: 99\r\n\r\n"

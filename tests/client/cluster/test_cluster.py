@@ -220,7 +220,7 @@ def test_a_partition_without_leader_is_waited_for(fake_cluster):
     assert read(fake_cluster, "t") == numbers(10)
 
 
-def test_a_partition_that_gets_no_leader_is_named(fake_cluster):
+def test_the_timeout_names_the_partition_without_a_leader(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
     fake_cluster.move_leader("t", 1, -1)
     with open_cluster(fake_cluster, default_api_timeout_ms=500) as cluster:

@@ -108,7 +108,7 @@ def test_brokers_that_give_no_metadata_for_a_moment_are_asked_again(cluster_of, 
     assert not new.requests
 
 
-def test_an_response_that_names_no_brokers_is_none(cluster_of, old):
+def test_a_response_that_names_no_brokers_is_none(cluster_of, old):
     cluster = cluster_of()
 
     def no_brokers(request):

@@ -686,7 +686,7 @@ def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monke
         assert by_partition(take(source, 1_500)) == ALL
 
 
-def test_ctrl_c_while_an_response_is_read_loses_nothing(filled, monkeypatch):
+def test_ctrl_c_while_a_response_is_read_loses_nothing(filled, monkeypatch):
     real = Connection.receive_ready
 
     def interrupted(connection: Connection, buffer: FrameBuffer) -> Any:

@@ -154,7 +154,7 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded(filled):
         filled.wait_for_requests("Fetch", 2)
 
 
-def test_without_an_response_it_gives_up_and_says_where(filled):
+def test_without_a_response_it_gives_up_and_says_where(filled):
     filled.fault(Delay(30_000, before=True), api="Fetch", times=None)
     gave_up = pytest.raises(KafkaTimeoutError, match=r"t-0 at offset 0.*0\.8 s.*quota\?")
     with open_cluster(filled) as cluster, gave_up:

@@ -157,7 +157,7 @@ def test_a_position_with_a_leader_epoch_is_checked_when_it_is_taken_up(filled, b
             poll(source, 1)
 
 
-def test_within_an_response_of_two_epochs_the_epoch_is_not_known(filled):
+def test_within_a_response_of_two_epochs_the_epoch_is_not_known(filled):
     filled.move_leader("t", 0, 1 - filled.leader("t", 0))
     write(filled, "t", LATER, per_send=10, **BATCHES)
     with consumer(filled, group_id="g", max_poll_records=10) as source:

@@ -324,7 +324,7 @@ def test_static_members_need_kafka_2_3(fake_cluster_factory):
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("nth", [1, 2])
 @BOTH_KINDS
-def test_an_response_is_lost(fake, api, nth, drop, kind):
+def test_a_response_is_lost(fake, api, nth, drop, kind):
     """Of two members, in whatever step."""
     with TestMember(fake, **kind) as first, TestMember(fake, **kind) as second:
         rule = fake.fault(drop, api=api, nth=nth)
@@ -433,7 +433,7 @@ def test_members_with_nothing_in_common(fake):
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
-def test_an_response_that_is_none(fake, api):
+def test_a_response_that_is_none(fake, api):
     fake.fault(Garbage(b"HTTP/1.1 400 Bad Request"), api=api)
     with TestMember(fake) as one:
         with pytest.raises(DecodeError, match="HTTP"):

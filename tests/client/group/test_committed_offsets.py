@@ -302,7 +302,7 @@ def test_other_refusals(fake, group, metadata, message):
             commit_offsets(cluster, group, {TPS[0]: 1}, metadata=metadata)
 
 
-def test_an_response_that_leaves_partitions_out(fake):
+def test_a_response_that_leaves_partitions_out(fake):
     fake.handlers["OffsetCommit"] = lambda call: type(call.message).RESPONSE()
     with open_cluster(fake) as cluster:
         with pytest.raises(BrokerError, match=r"t-0, t-1.*leaves it out"):

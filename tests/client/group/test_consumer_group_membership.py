@@ -180,7 +180,7 @@ def test_two_with_one_instance_id(fake):
 @pytest.mark.slow
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_an_response_is_lost(fake, nth, drop):
+def test_a_response_is_lost(fake, nth, drop):
     with member(fake) as first, member(fake) as second:
         rule = fake.fault(drop, api=HEARTBEAT, nth=nth)
         settle(first)

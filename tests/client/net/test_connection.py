@@ -34,7 +34,7 @@ def request(partitions: int, size_bytes: int) -> ProduceRequest:
     return ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=rows)])
 
 
-def test_many_large_parts_arrive_in_order(pair):
+def test_a_request_in_several_system_calls_arrives_in_order(pair):
     connection, peer = pair
     # Three parts for each partition: more than one call to the system takes.
     sent = request(200, 20_000)

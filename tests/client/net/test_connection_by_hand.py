@@ -86,7 +86,7 @@ def test_records_there_and_back(leader: tuple[FakeCluster, Connection]) -> None:
     assert connection.list_offsets("t", 0, 1 << 60) == -1
 
 
-def test_without_an_response(leader: tuple[FakeCluster, Connection]) -> None:
+def test_without_a_response(leader: tuple[FakeCluster, Connection]) -> None:
     _, connection = leader
     assert connection.produce("t", 0, b"0", acks=0) == -1
     assert [record.value for record in connection.fetch("t", 0, 0)] == [b"0"]

@@ -430,7 +430,7 @@ def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
         assert log_values(cluster, "t", partition) == expected
 
 
-def test_half_an_response_of_one_broker_does_not_hold_up_the_others(fake_cluster):
+def test_half_a_response_of_one_broker_does_not_hold_up_the_others(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
     slow = fake_cluster.leader("t", 0)
     half = struct.pack(">i", 100) + bytes(10)

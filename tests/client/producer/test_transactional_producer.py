@@ -281,7 +281,7 @@ def test_a_flush_of_a_commit_that_takes_too_long_may_still_be_aborted(
     assert fake.open_transactions() == []
 
 
-def test_a_commit_with_an_response_that_says_nothing_is_not_to_be_aborted(
+def test_a_commit_with_a_response_that_says_nothing_is_not_to_be_aborted(
     fake: FakeCluster, producer: Producer
 ) -> None:
     """It may have happened: whoever aborts, and does all again, would double it."""

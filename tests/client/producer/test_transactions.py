@@ -362,7 +362,7 @@ def test_finding_the_coordinator_is_tried_again(fake, cluster, code):
     indirect=["fake"],
 )
 @pytest.mark.parametrize("drop", list(Drop))
-def test_a_lost_response(fake, cluster, api, drop, commit):
+def test_a_request_is_repeated_if_its_response_is_lost(fake, cluster, api, drop, commit):
     rule = fake.fault(drop, api=api, times=2)
     one_of_everything(cluster, commit=commit)
     assert rule.fired == 2
@@ -372,7 +372,7 @@ def test_a_lost_response(fake, cluster, api, drop, commit):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_response_that_does_not_come(fake, api):
+def test_a_response_that_does_not_come(fake, api):
     fake.fault(Delay(5_000), api=api)
     with open_cluster(fake, request_timeout_ms=300) as cluster:
         one_of_everything(cluster)

@@ -500,14 +500,14 @@ def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) ->
 
 
 @pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not requested", "twice"])
-def test_partitions_that_an_response_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
+def test_partitions_that_a_response_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
     rows = [SharePartitionData(partition_index=number, records=b"") for number in numbers]
     respond_with(fake, rows, times=None)
     with member(fake) as consumer, pytest.raises(DecodeError, match="or has it twice"):
         poll(consumer)
 
 
-def test_an_response_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
+def test_a_response_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
     fill(fake, "t", 3)
     with member(fake) as consumer:
         poll(consumer)

@@ -354,7 +354,7 @@ def test_or_it_is_null() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=6), st.text(max_size=4).map(str.encode))))
-def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> None:
+def test_bad_utf8_is_null_where_python_refuses_it(values: list[bytes | None]) -> None:
     def text(value: bytes | None) -> str | None:
         try:
             return None if value is None else value.decode()
