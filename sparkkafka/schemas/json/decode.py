@@ -963,7 +963,8 @@ class BlockReader:
                 fitting.setdefault(name, []).append(_fitting_pattern(node))
                 while node.kind == JsonKind.LIST:  # the reader names the type of the items
                     node = node.item
-                types = (str(_reader_type(node)), str(node.type))
+                # Messages about strings name a decimal without its precision.
+                types = (str(_reader_type(node)).split("(")[0], str(node.type))
                 if path == match[1] if match else any(kind in message for kind in types):
                     names.setdefault(name, set()).add(outer)
         parts = [

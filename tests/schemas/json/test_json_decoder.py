@@ -205,6 +205,8 @@ def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
         '"price" : true',
         '"name":7',
         '"amount":"1.001"',
+        '"amount":"n/a"',
+        '"amount":""',
         '"amount":1.001',
         '"at":"soon"',
         '"day":"02.01.2024"',
