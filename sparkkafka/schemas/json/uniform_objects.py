@@ -670,17 +670,18 @@ _USUAL: Final = {
     JsonKind.DATE: _DATE + "$",
     JsonKind.TIMESTAMP: _TIME + r"(?:Z|[+-](?:[01]\d|2[0-3]):?[0-5]\d)$",
     JsonKind.LOCAL_TIMESTAMP: _TIME + "$",
+    JsonKind.BINARY: r"^(?:[A-Za-z\d+/]{4})*(?:[A-Za-z\d+/]{2}==|[A-Za-z\d+/]{3}=)?$",
 }
-"""Patterns of dates and times that Arrow converts; that of a few others lacks the 29th February."""
+"""Patterns of strings that can be converted, but for a few, as of the 29th February."""
 
 
 def _may_not_fit(node: JsonNode, texts: pa.Array) -> Flags:
     """Return which texts of numbers are long or have other characters than most, as exponents have;
-    and which dates and times are not written as most are. Texts of other kinds are not flagged."""
+    and which dates, times and Base64 are not written as most are. Others are not flagged."""
     flags = np.zeros(len(texts), np.bool_)
     if node.kind in _USUAL:
         usual = pc.match_substring_regex(texts.view(pa.string()), _USUAL[node.kind])
-        flags |= ~arrays.flags_of(usual.fill_null(True))
+        flags |= ~arrays.flags_of(usual)
     elif node.kind in _NUMBERS:
         data, offsets = arrays.content_of(texts)
         is_usual = _are_digits(data) | (data == ord("-"))

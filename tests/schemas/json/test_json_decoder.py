@@ -774,19 +774,20 @@ def test_what_does_not_fit_uniform_texts_is_found_by_columns(
 @pytest.mark.parametrize(
     ("part", "other"),
     [
-        (b"}", b"}\n"),
-        (b"}", b"} \t\r\n"),
+        (b'="}', b'="}\n'),
+        (b'="}', b'="} \t\r\n'),
         (b"12", b"12.0"),
         (b"12", b"-12.000"),
         (b"12", b"0.0"),
         (b"0Z", b"0.1234567Z"),  # as .NET writes it
         (b"0Z", b"0.123456789+01:00"),  # Java and Go
         (b"-31", b"-31 "),
+        (b"AAA=", b"AAA"),
         (b"-30", b"-01"),
         (b"-30T", b"-30 "),
-        (b'"x"', b"0.10"),
-        (b'"x"', b"true"),
-        (b'"x"', b"-12e+3"),
+        (b'"xx"', b"0.10"),
+        (b'"xx"', b"true"),
+        (b'"xx"', b"-12e+3"),
         (b'"yy"', b"5"),
     ],
 )
@@ -800,14 +801,21 @@ def test_odd_forms_of_values_are_read_by_columns(
         parsed.append(len(texts))
         return read(batch, field, path, texts, *rest, **more)
 
-    kind = pa.struct([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
-    form = b'{"id":12,"day":"2024-01-31","at":"2024-04-30T10:00:00Z"}'
+    kind = pa.struct(
+        [
+            *(("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))),
+            *(("x", pa.string()), ("y", pa.map_(pa.string(), pa.string())), ("z", pa.binary())),
+        ]
+    )
+    form = b'{"id":12,"day":"2024-01-31","at":"2024-04-30T10:00:00Z","x":"xx","y":{"z":"yy"},'
+    form += b'"z":"AAA="}'
+    assert part in form
     payloads = [form.replace(part, other) if row % share == 0 else form for row in range(90)]
     assert_as_one_by_one(kind, payloads)
     monkeypatch.delattr(JsonNormalizer, "read")  # which reads one by one
     monkeypatch.setattr(decode._Batch, "_read_texts", noted)
     run(kind, *payloads)
-    assert parsed == ([90 // share] if other == b"-31 " else [])
+    assert parsed == ([90 // share] if other in (b"-31 ", b"AAA") else [])
 
 
 def test_many_strings_in_arrays_of_numbers_are_bad_rows_with_reasons() -> None:
