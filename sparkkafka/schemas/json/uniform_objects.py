@@ -622,10 +622,11 @@ def _are_values(data: Bytes, starts: Ints, lengths: Ints, kind: JsonKind) -> Fla
         first = data.take(starts + is_negative, mode="clip")
     fits = _are_digits(first) & _are_digits(last) & (lengths > is_negative)
     is_zero = first == operand(ord("0"), np.uint8)
-    if has_any(is_zero):  # 007 is no number, and 0x7 none of JSON
+    is_wrong = is_zero & (lengths - is_negative > 1)
+    if has_any(is_wrong):  # 007 is no number, and 0x7 none of JSON
         second = data.take(starts + is_negative + 1, mode="clip")
-        is_wrong = _are_digits(second) if kind == JsonKind.FLOAT else second != ord(".")
-        fits &= ~(is_zero & is_wrong & (lengths - is_negative > 1))
+        is_wrong &= _are_digits(second) if kind == JsonKind.FLOAT else second != ord(".")
+        fits &= ~is_wrong
     return fits
 
 
