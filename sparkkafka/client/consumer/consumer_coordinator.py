@@ -31,7 +31,7 @@ from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_committed,
 )
-from sparkkafka.client.group.membership import GroupMember, RebalanceHooks
+from sparkkafka.client.group.membership import MIN_LEAVE_MS, GroupMember, RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import (
     OffsetAndMetadata,
@@ -429,6 +429,9 @@ class ConsumerCoordinator(RebalanceHooks):
                 except errors.CommitFailedError:  # as in Java
                     callback = self._on_lost or self._on_revoked
                 self._call(callback, not_notified)
+        except KeyboardInterrupt:  # while brokers are silent; the group may take some time to leave
+            deadline = deadline.sooner(MIN_LEAVE_MS)
+            raise
         finally:
             try:
                 self._finish_async_commits(deadline, "at the end")  # the commits of on_revoked

@@ -143,14 +143,14 @@ class MemberThread(ABC):
             must_leave = self.must_leave
         self._waker.wake()
         limit = deadline if must_leave else deadline.sooner(MIN_LEAVE_MS)
-        self._thread.join(limit.remaining_s())
-        if not self._thread.is_alive():
-            return
-        if must_leave:
+        try:
+            self._thread.join(limit.remaining_s())
+        finally:  # also after Ctrl-C in `join`, from which on `is_alive` is wrong (Python 3.11)
+            if not must_leave:
+                self.cluster.close_signal.close_in(0)
+                self.cluster.close_signal.cut_sockets()
+        if self._thread.is_alive() and must_leave:
             log.info("group %s: still leaving, in the background", self.group_id)
-        else:
-            self.cluster.close_signal.close_in(0)
-            self.cluster.close_signal.cut_sockets()
 
     def stop_in_background(self) -> None:
         """End the thread of a member that was dropped without `close`, and leave the group. The

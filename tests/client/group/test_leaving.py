@@ -3,6 +3,8 @@ those that leave while no broker answers."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -315,3 +317,38 @@ def test_after_an_exception_nobody_waits_long_for_silent_brokers(
     with pytest.raises(KeyboardInterrupt):
         finish(interrupted)
     assert fake.requests
+
+
+@contextmanager
+def ctrl_c_after(delay_s: float) -> Iterator[None]:
+    """Press Ctrl-C while the block waits, which it must then leave soon."""
+    timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    started_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    assert time.monotonic() - started_s < WAIT_S
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "close"])
+def test_ctrl_c_ends_the_wait_for_silent_brokers(no_thread_stays, fake, how):
+    given = {"group_id": "g", "default_api_timeout_ms": 30_000}
+    source = Consumer(settings(fake, **given, **CLASSIC))
+    source.subscribe(["t"])
+    until(source.assignment, source)
+    source.position(P[0])  # there is something to commit
+    fake.fault(Delay(600_000, before=True), times=None)
+    with ctrl_c_after(0.3):
+        getattr(source, how)()
+    source.close(0)
+
+
+def test_ctrl_c_while_leaving_ends_the_thread_of_who_has_not_joined():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        source = Consumer(settings(host, group_id="g", **CLASSIC, **SLOW_REQUESTS))
+        source.subscribe(["t"])
+        assert len(source.poll(0.2)) == 0
+        with ctrl_c_after(0.3):
+            source.close(600)
+        wait_until(lambda: all("kafka-group" not in row.name for row in threading.enumerate()))
