@@ -350,7 +350,9 @@ class Producer(ClientBase):
             if count is not None:
                 return list(range(count))
             if deadline.expired:
-                raise KafkaTimeoutError(f"{what}: no response within {deadline.text}")
+                raise KafkaTimeoutError(
+                    f"{what}: no response within {deadline.text}{self._io_thread.failure_text()}"
+                )
             deadline.pause(50)
 
     def metrics(self) -> Metrics:

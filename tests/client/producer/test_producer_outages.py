@@ -261,6 +261,13 @@ def test_a_topic_that_brokers_say_is_gone_is_still_an_error(
             producer.partitions_for("t")
 
 
+def test_partitions_for_names_the_brokers_that_do_not_answer(fake: FakeCluster) -> None:
+    fake.fault(Delay(600_000, before=True), api="Metadata", times=None)
+    with opened(fake) as producer:
+        with pytest.raises(KafkaTimeoutError, match=r"last failure: .*127\.0\.0\.1:\d+"):
+            producer.partitions_for("t")
+
+
 def test_a_topic_that_is_gone_when_its_partitions_are_chosen_fails_only_its_own_records(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
