@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sparkkafka.client.cluster import cluster as cluster_module
@@ -15,10 +17,11 @@ from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
-from sparkkafka.protocol.messages.consumer_protocol import encode_assignment
+from sparkkafka.protocol.messages.consumer_protocol import decode_subscription, encode_assignment
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage
 from tests.client.group.members import (
     EVERYTHING,
+    WAIT_S,
     Offset,
     TestMember,
     partition,
@@ -132,6 +135,25 @@ def test_cooperative_lets_go_of_what_it_no_longer_wants_before_it_joins(fake):
         assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", "")]
         owned = fake.requests_of("JoinGroup")[-1].message.protocols[0].metadata
         assert b"t" not in owned
+
+
+def test_a_member_that_is_removed_while_it_revokes_does_not_claim_the_rest(fake):
+    fake.create_topic("u", partitions=1)
+    with TestMember(fake, ["t", "u"], **COOPERATIVE) as one:
+        one.poll()
+
+        def remove(_):
+            fake.remove_member("g", one.thread.generation.member_id)
+            until = time.monotonic() + WAIT_S
+            while not one.thread.has_lost_membership and time.monotonic() < until:
+                time.sleep(0.002)
+
+        one.hooks.on_revoke = remove
+        one.member.subscribe(frozenset({"u"}))
+        one.poll()
+        assert one.calls[1:] == [("revoke", EVERYTHING), ("lost", "u-0"), ("assign", "u-0")]
+        joined = fake.requests_of("JoinGroup")[-1].message.protocols[0].metadata
+        assert not decode_subscription(joined).owned
 
 
 def test_no_topics_are_a_subscription_too(fake):
