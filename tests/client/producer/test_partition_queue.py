@@ -139,6 +139,13 @@ def test_the_offsets_of_a_recreated_topic_begin_anew():
     assert (queue.first_offset, queue.last_offset) == (0, 0)
 
 
+def test_the_offsets_include_those_written_after_a_log_was_truncated():
+    queue = queue_of(2, 1)
+    queue.on_acknowledged(send_next(queue), base_offset=100)
+    queue.on_acknowledged(send_next(queue), base_offset=90)
+    assert (queue.first_offset, queue.last_offset) == (90, 101)
+
+
 def test_earlier_batches_fit_between_the_last_offset_and_a_later_one():
     queue = queue_of(5)
     queue.last_offset = 9
