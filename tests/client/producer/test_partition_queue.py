@@ -128,6 +128,7 @@ def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
     queue.assign_producer_id(7, 1)
     assert send_all(queue) == [refused]
     assert refused.base_sequence == 0
+    assert not refused.later_batch_acknowledged
 
 
 def test_the_offsets_of_a_recreated_topic_begin_anew():
