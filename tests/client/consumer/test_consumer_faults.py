@@ -291,13 +291,16 @@ def test_a_group_whose_brokers_are_away_is_logged_now_and_then(
         assert len(messages(logging.WARNING)) <= 3
 
 
-def test_throttling_is_obeyed(filled):
+def test_throttling_is_obeyed(filled, caplog):
+    caplog.set_level("INFO", "sparkkafka")
     leader = filled.leader("t", 0)
-    filled.fault(Throttle(400), api="Fetch", broker=leader)
-    with reading(filled, 1, **SMALL) as source:
+    filled.fault(Throttle(700), api="Fetch", broker=leader)
+    with reading(filled, 1, fetch_max_wait_ms=100, request_timeout_ms=300, **SMALL) as source:
         take(source, 500)
+    # A request that was sent earlier would time out, since the broker reads nothing meanwhile.
+    assert "trying again" not in caplog.text
     first, second = filled.requests_of("Fetch", broker=leader)[:2]
-    assert second.time_s - first.time_s >= 0.35
+    assert second.time_s - first.time_s >= 0.65
 
 
 def test_a_broker_that_does_not_wait_is_not_asked_without_pause(filled):

@@ -276,10 +276,11 @@ def test_a_producer_that_failed_stays_failed(fake_cluster):
 
 def test_throttling_is_obeyed(fake_cluster):
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Throttle(400), api="Produce")
+    fake_cluster.fault(Throttle(700), api="Produce")
     started = time.monotonic()
-    write(fake_cluster, "t", 500, max_in_flight_requests_per_connection=1, **SMALL)
-    assert time.monotonic() - started >= 0.35
+    # A request that was sent earlier would time out, since the broker reads nothing meanwhile.
+    write(fake_cluster, "t", 500, request_timeout_ms=300, **SMALL)
+    assert time.monotonic() - started >= 0.65
     assert log_values(fake_cluster, "t") == numbers(500)
 
 
