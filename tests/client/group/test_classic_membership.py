@@ -17,6 +17,7 @@ from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
+from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages.consumer_protocol import decode_subscription, encode_assignment
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage
 from tests.client.group.members import (
@@ -383,9 +384,12 @@ def test_refusals_that_pass(fake, api, code):
 def test_a_heartbeat_says_that_the_member_is_out(fake, code, kind):
     with TestMember(fake, **kind) as one:
         settle(one)
+        generations = []
+        one.hooks.on_lost = lambda _: generations.append(one.member.metadata.generation_id)
         fake.fault(out(fake, code), api="Heartbeat")
         poll_until(lambda: len(one.hooks.calls) == 3, one)
         assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
+        assert generations == [NO_GENERATION]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
@@ -655,6 +659,18 @@ def test_a_hook_may_close_the_member(fake):
         one.poll()
         assert one.owned == ""
     assert fake.group_members("g") == []
+
+
+@BOTH_KINDS
+def test_a_hook_that_subscribes_anew_gets_nothing_of_the_old_subscription(fake, kind):
+    fake.create_topic("u", partitions=1)
+    fake.create_topic("v", partitions=1)
+    with TestMember(fake, **kind) as one:
+        one.poll()
+        one.hooks.on_revoke = lambda _: one.member.subscribe(frozenset({"v"}))
+        one.member.subscribe(frozenset({"u"}))
+        one.poll()
+        assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", "v-0")]
 
 
 def test_close_without_leaving(fake):
