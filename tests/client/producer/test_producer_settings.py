@@ -20,7 +20,7 @@ from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Writte
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.compression import Codec
-from sparkkafka.testing.fake.faults import Delay, RecordedRequest
+from sparkkafka.testing.fake.faults import Delay, Drop, RecordedRequest
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options
 from tests.support.partition_producer import PartitionProducer
@@ -112,9 +112,10 @@ def test_idempotence_numbers_the_records(fake_cluster, idempotent):
 
 
 @pytest.mark.parametrize("retries", [1, 3])
-def test_retries_counts_the_attempts_after_the_first(fake_cluster, retries):
+@pytest.mark.parametrize("fault", [ErrorCode.NOT_ENOUGH_REPLICAS, Drop.BEFORE])
+def test_retries_counts_the_attempts_after_the_first(fake_cluster, fault, retries):
     fake_cluster.create_topic("t")
-    fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
+    fake_cluster.fault(fault, api="Produce", times=None)
     with pytest.raises(ProduceError, match=rf" retries={retries}"):
         write(fake_cluster, "t", 10, retries=retries)
     assert len(fake_cluster.requests_of("Produce")) == 1 + retries
