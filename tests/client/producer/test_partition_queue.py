@@ -221,6 +221,7 @@ def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     first, large, last = send_all(queue)
     queue.on_acknowledged(first)
     queue.split(large, split_encoded(large.encoded))
+    assert send_next(queue) is None, "the last one is in flight"
     queue.on_attempt_failed(last, maybe_written=False)
     (half,) = send_all(queue)
     assert (half.base_sequence, half.encoded.record_count) == (2, 5)
