@@ -600,6 +600,15 @@ def test_a_heartbeat_does_not_wait_behind_a_sync_group(fake):
         assert sync.connection != heartbeat.connection
 
 
+def test_a_heartbeat_in_a_rebalance_begins_no_other(fake):
+    fake.fault(Delay(300, before=True), api="SyncGroup")
+    rule = fake.fault(ErrorCode.REBALANCE_IN_PROGRESS, api="Heartbeat")
+    with TestMember(fake) as one:
+        settle(one)
+        assert rule.fired == 1
+        assert one.calls == [("assign", EVERYTHING)]
+
+
 def test_a_commit_between_join_and_sync_is_not_even_sent(fake):
     fake.fault(Delay(2_000, before=True), api="SyncGroup")
     with TestMember(fake) as one:
