@@ -126,7 +126,7 @@ class DeadLetters(ExitStack):
         self, tp: TopicPartition, records: DecodedRecords, reasons: Sequence[tuple[str, str]]
     ) -> None:
         """Write records of a partition to the dead-letter topic, and wait until all are
-        acknowledged. `reasons` has of each the column that is bad, key or value, and why.
+        acknowledged. `reasons` has a pair for each record: its bad column (key or value) and why.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
         broker's error: BrokerError if this user may not write to the topic.
