@@ -407,7 +407,9 @@ def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
         return column
     if isinstance(type, MapType | StructType | ArrayType):
         return F.to_json(column, _JSON_OPTIONS)
-    if isinstance(type, _DRIVER_TYPES):
+    # COPY writes booleans as t and f, which a column of type text would keep.
+    is_copied_boolean = dialect.has_arrays and isinstance(type, BooleanType)
+    if isinstance(type, _DRIVER_TYPES) and not is_copied_boolean:
         return column
     return column.cast("string")
 

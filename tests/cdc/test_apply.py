@@ -245,7 +245,7 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
         cursor = connection.cursor()
         cursor.execute(
             "CREATE TABLE orders (id numeric, part uuid, note varchar(9), seen text DEFAULT 'no',"
-            " PRIMARY KEY (id, part))"
+            " paid text, flags text[], PRIMARY KEY (id, part))"
         )
         part = "6f1e3c1a-0000-4000-8000-000000000001"
         cursor.execute(f"INSERT INTO orders VALUES (1, '{part}', 'before', 'yes')")
@@ -259,8 +259,13 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
             record(2, "d", "3", key=third),
         ],
     )
-    cdc.apply(batch.drop("amount", "tags"), "orders", connect=connect, new_columns="add")
-    assert rows(connect, "id, note, seen") == [(1, "after", "yes"), (2, None, "no")]
+    batch = batch.drop("amount", "tags").withColumn("paid", F.col("note").isNotNull())
+    batch = batch.withColumn("flags", F.array("paid", F.lit(None)))
+    cdc.apply(batch, "orders", connect=connect, new_columns="add")
+    assert rows(connect, "id, note, seen, paid, flags") == [
+        (1, "after", "yes", "true", ["true", None]),
+        (2, None, "no", "false", ["false", None]),
+    ]
 
 
 @pytest.mark.parametrize("connect", ["postgres"], indirect=True)
