@@ -123,7 +123,7 @@ def test_values_add_up() -> None:
     name = 'a "name"\n'
     for key, value in {
         ("batches", name): 2, ("input_rows", name): 40, ("trigger_s", name): 1.5,
-        ("last_trigger_s", name): 1.0, ("part_s", name, "addBatch"): 1.1,
+        ("last_trigger_s", name): 1.0, ("duration_s", name, "addBatch"): 1.1,
         ("offsets", name, "t"): 20, ("lag", name, "t"): 15, ("behind_s", name, "t"): 2.5,
         ("retries", name): 5, ("retries", name, "t"): 12, ("received",): 1,
         ("dropped", "signature"): 1, ("active", name): 1, ("failures", name): 0,

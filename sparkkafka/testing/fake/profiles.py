@@ -186,7 +186,7 @@ PROFILES: Final[dict[str, Profile]] = {
     "msk-serverless": Profile(
         service="Amazon MSK Serverless",
         source="https://docs.aws.amazon.com/msk/latest/developerguide/serverless.html",
-        differs="refuses to log in but by IAM; no ACLs; throttles above its quotas",
+        differs="login only by IAM; no ACLs; throttles above its quotas",
         api_versions=_without(*ACLS),
         sasl_mechanisms=("AWS_MSK_IAM", "OAUTHBEARER"),
         rules=(("Produce", Throttle(50), 3), ("Fetch", Throttle(20, empty=True), 2)),
@@ -200,7 +200,7 @@ PROFILES: Final[dict[str, Profile]] = {
     "google": Profile(
         service="Google Managed Service for Apache Kafka",
         source="https://cloud.google.com/managed-service-for-apache-kafka/docs/authentication-kafka",
-        differs="of SASL only OAUTHBEARER and PLAIN",
+        differs="SASL: only OAUTHBEARER and PLAIN",
         sasl_mechanisms=("OAUTHBEARER", "PLAIN"),
     ),
     "aiven": Profile(
