@@ -482,7 +482,10 @@ class _Batch:
         their indexes, and by index why they do not fit, or with a rest what is left of them."""
         column, read = pa.nulls(0, field.node.type), np.zeros(0, np.int64)
         with_rest = self._decoder.with_rest or field.node.kind == JsonKind.STRUCT
-        if texts.nbytes > _TOGETHER_BYTES and len(texts) > 1:
+        is_large = texts.nbytes > _TOGETHER_BYTES
+        if is_large and not self._decoder.with_rest and _can_read_raw(field.node):
+            return column, read, {}  # parsed one by one, they take less memory and time
+        if is_large and len(texts) > 1:
             half = len(texts) // 2
             first, read, rests = self._read_together(field, texts[:half])
             second, others, other_rests = self._read_together(field, texts[half:])
