@@ -39,8 +39,6 @@ from sparkkafka.errors import OptionError, SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DRIVER_TYPES = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
-"""The types that both database drivers accept. Values of other types are passed as text."""
 _JSON_OPTIONS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -69,6 +67,8 @@ class Dialect:
 
     stage: Callable[[Any, int, Iterator[tuple[Any, ...]]], None]
     """Writes rows with a cursor to the staging table, which has this number of columns."""
+    staged_types: tuple[type[DataType], ...]
+    """The types whose values `stage` writes as they are. Those of others are cast to text."""
     collate: str  # the clause with which texts are compared by their bytes
     types: Mapping[type[DataType], str]
     """The SQL types of columns that are created. Types that are not listed become text."""
@@ -111,6 +111,7 @@ def _copy_rows(cursor: Any, _: int, rows: Iterator[tuple[Any, ...]]) -> None:
 _DIALECTS = {
     "sqlite3": Dialect(
         stage=_insert_rows,
+        staged_types=(BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType),
         collate="",
         types={
             BooleanType: "integer",
@@ -133,6 +134,15 @@ _DIALECTS = {
     ),
     "psycopg": Dialect(
         stage=_copy_rows,
+        # Not booleans: COPY writes t and f, which a column of type text would keep.
+        staged_types=(
+            BinaryType,
+            DayTimeIntervalType,
+            DoubleType,
+            FloatType,
+            IntegralType,
+            StringType,
+        ),
         collate=' COLLATE "C"',
         types={
             BooleanType: "boolean",
@@ -403,13 +413,9 @@ def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
     if dialect.has_arrays and _is_plain_array(type):
         item_type = type.elementType  # type: ignore[attr-defined]
         return F.transform(column, lambda item: _portable(item, item_type, dialect))
-    if dialect.has_arrays and isinstance(type, DayTimeIntervalType):
-        return column
     if isinstance(type, MapType | StructType | ArrayType):
         return F.to_json(column, _JSON_OPTIONS)
-    # COPY writes booleans as t and f, which a column of type text would keep.
-    is_copied_boolean = dialect.has_arrays and isinstance(type, BooleanType)
-    if isinstance(type, _DRIVER_TYPES) and not is_copied_boolean:
+    if isinstance(type, dialect.staged_types):
         return column
     return column.cast("string")
 
