@@ -44,7 +44,7 @@ from sparkkafka.schemas.json.object_fields import (
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, UnfitError, nests_too_deep
-from sparkkafka.schemas.json.uniform_objects import UniformReader
+from sparkkafka.schemas.json.uniform_objects import USUAL_STRINGS, UniformReader
 from sparkkafka.schemas.schema_errors import MAX_OWN_REASONS
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
@@ -1005,12 +1005,8 @@ def _fitting_pattern(node: JsonNode) -> bytes:
         scale = max(node.type.scale, 0)
         digits = max(node.type.precision - scale, 1), scale
         return rb'"?[+-]?\d{1,%d}(?:\.\d{0,%d})?(?![\d.eE])' % digits
-    date = rb'"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])'
-    if kind == JsonKind.DATE:
-        return date + b'"'
-    if kind in (JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
-        zone = b"" if kind == JsonKind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
-        return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?%s"' % zone
+    if kind in (JsonKind.DATE, JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
+        return b'"%s"' % USUAL_STRINGS[kind].encode()
     if kind == JsonKind.LIST and node.item.children:
         return rb"\["
     if kind == JsonKind.LIST:

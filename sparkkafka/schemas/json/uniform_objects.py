@@ -663,15 +663,15 @@ def _flag_points(numbers: pa.Array, flags: Flags) -> None:
 
 
 _DATE: Final = (
-    r"^\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    r"\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
     r"|(?:0[13578]|1[02])-31)"
 )
 _TIME: Final = _DATE + r"[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?"
-_USUAL: Final = {
-    JsonKind.DATE: _DATE + "$",
-    JsonKind.TIMESTAMP: _TIME + r"(?:Z|[+-](?:[01]\d|2[0-3]):?[0-5]\d)$",
-    JsonKind.LOCAL_TIMESTAMP: _TIME + "$",
-    JsonKind.BINARY: r"^(?:[A-Za-z\d+/]{4})*(?:[A-Za-z\d+/]{2}==|[A-Za-z\d+/]{3}=)?$",
+USUAL_STRINGS: Final = {
+    JsonKind.DATE: _DATE,
+    JsonKind.TIMESTAMP: _TIME + r"(?:Z|[+-](?:[01]\d|2[0-3]):?[0-5]\d)",
+    JsonKind.LOCAL_TIMESTAMP: _TIME,
+    JsonKind.BINARY: r"(?:[A-Za-z\d+/]{4})*(?:[A-Za-z\d+/]{2}==|[A-Za-z\d+/]{3}=)?",
 }
 """Patterns of strings that can be converted, but for a few, as of the 29th February."""
 
@@ -680,8 +680,9 @@ def _may_not_fit(node: JsonNode, texts: pa.Array) -> Flags:
     """Return which texts of numbers are long or have other characters than most, as exponents have;
     and which dates, times and Base64 are not written as most are. Others are not flagged."""
     flags = np.zeros(len(texts), np.bool_)
-    if node.kind in _USUAL:
-        usual = pc.match_substring_regex(texts.view(pa.string()), _USUAL[node.kind])
+    if node.kind in USUAL_STRINGS:
+        pattern = f"^{USUAL_STRINGS[node.kind]}$"
+        usual = pc.match_substring_regex(texts.view(pa.string()), pattern)
         flags |= ~arrays.flags_of(usual)
     elif node.kind in _NUMBERS:
         data, offsets = arrays.content_of(texts)
